@@ -90,7 +90,7 @@ pub(crate) enum Use {
     Quarantine,
 }
 
-/// All sets that policies use, and their uncommitted changes.
+/// The address sets that policies' rules name, with the policies that use each, and the changes since the last commit.
 #[derive(Debug, Default)]
 pub(crate) struct AddressBook {
     by_peer: AHashMap<PodPeer, GroupId>,

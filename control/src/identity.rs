@@ -101,7 +101,7 @@ impl LabelSet {
         &self.0
     }
 
-    /// FNV-1a with 64 bits, which is equal on all machines and in all versions, unlike keyed hashes. Source: draft-eastlake-fnv, "FNV-1a".
+    /// Hashes the labels with 64-bit FNV-1a (draft-eastlake-fnv), which is equal on all machines and in all versions, unlike keyed hashes.
     fn hash(&self) -> u64 {
         self.0
             .bytes()
@@ -115,7 +115,7 @@ impl fmt::Display for LabelSet {
     }
 }
 
-/// The label set to which a number is assigned.
+/// The owner of a number: a label set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     labels: LabelSet,

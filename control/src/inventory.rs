@@ -34,7 +34,7 @@ pub enum Key {
 }
 
 impl fmt::Display for Key {
-    /// `NetworkPolicy shop/db`, with Kubernetes' name of the kind.
+    /// Writes Kubernetes' name of the kind, then the object's name: `NetworkPolicy shop/db`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(name) => write!(f, "Node {name}"),

@@ -18,7 +18,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// `ingress` or `egress`.
+    /// Returns the direction's name: `ingress` or `egress`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ingress => "ingress",

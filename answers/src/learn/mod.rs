@@ -124,7 +124,7 @@ struct State {
     isolation: IngressIsolation,
 }
 
-/// The result: the learned policies, their proof, and their surplus.
+/// The result: the learned policies, their verdicts on the seen flows, and what they allow beyond those flows.
 struct Lesson {
     wanted: Wanted,
     yaml: String,

@@ -59,8 +59,7 @@ fn list(out: &mut impl Write, lines: &[String]) -> io::Result<()> {
 }
 
 impl Lesson {
-    /// Writes which seen sessions the learned policies allow, which connections they allow without evidence, and how complete the evidence
-    /// is.
+    /// Writes which seen sessions the learned policies allow, what they allow beyond, and how complete the evidence is.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let sessions = self.evidence.sessions();
         match self.policies.len() {

@@ -99,7 +99,7 @@ impl ClusterPolicyName {
 }
 
 impl fmt::Display for ClusterPolicyName {
-    /// `ClusterNetworkPolicy deny-all`.
+    /// Writes kind and name: `ClusterNetworkPolicy deny-all`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.name(), self.name)
     }

@@ -74,7 +74,7 @@ pub enum AuditedPolicy {
 }
 
 impl std::fmt::Display for AuditedPolicy {
-    /// `shop/web`, or `ClusterNetworkPolicy web`.
+    /// Writes `shop/web` for a NetworkPolicy, `ClusterNetworkPolicy web` for a cluster policy.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Namespaced(name) => name.fmt(f),

@@ -43,7 +43,7 @@ impl Pipeline {
         self.enforcing.engine()
     }
 
-    /// How the engine is chosen.
+    /// Returns how the engine is chosen: by the configuration, or by the state.
     pub const fn choice(&self) -> Choice {
         self.choice
     }
@@ -82,7 +82,7 @@ impl Pipeline {
         true
     }
 
-    /// The latest tables of a node. `None` if the scope does not include the node, the pipeline does not know it, or tables are not used.
+    /// Returns the latest tables of a node. `None` if the node is unknown or outside the scope, or if the pipeline makes no tables.
     pub fn node_tables(&self, node: &str) -> Option<Arc<NodeTables>> {
         match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).node_tables(node).cloned(),
@@ -133,7 +133,7 @@ impl Pipeline {
         }
     }
 
-    /// Counts since the pipeline was created: pods examined, policies compiled, set intervals written.
+    /// Returns counts since the pipeline was created: pods examined, policies compiled, address intervals written.
     pub fn work(&self) -> Work {
         let intervals = match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).written(),

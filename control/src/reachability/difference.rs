@@ -162,12 +162,12 @@ impl Difference {
         &self.own_nodes
     }
 
-    /// Pods that only the old state has in a family, with their addresses. They are not compared.
+    /// Returns the pods that have an address of a family only in the old state, with that address. They are not compared.
     pub fn only_before(&self) -> &[(PodName, IpAddr)] {
         &self.only_before
     }
 
-    /// Pods that only the new state has in a family, with their addresses. They are not compared.
+    /// Returns the pods that have an address of a family only in the new state, with that address. They are not compared.
     pub fn only_after(&self) -> &[(PodName, IpAddr)] {
         &self.only_after
     }

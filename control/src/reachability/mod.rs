@@ -187,7 +187,7 @@ impl Reachability {
         before + region_at(&self.regions[Family::of(address) as usize], address)
     }
 
-    /// The address space split at both states' region borders, IPv4 first: first and last address, class in this state, class in `other`.
+    /// Splits the address space at both states' borders, IPv4 first. Yields first and last address, class in this state, class in `other`.
     pub fn refined<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (IpAddr, IpAddr, ClassId, ClassId)> + 'a {
         self.regions.iter().zip(&other.regions).flat_map(|(one, other)| refine(one, other))
     }

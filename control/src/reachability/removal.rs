@@ -53,14 +53,14 @@ pub struct Removals<'a> {
     state: &'a Reachability,
     /// The rule lists with the pods that have them, by list number.
     lists: Vec<Occurrence>,
-    /// By index in [`Reachability::sides`]: the rule list, and the indices of its rules that match the side's peers.
+    /// For each of [`Reachability::sides`]: its rule list, and the indices of the list's rules that match the side's peers.
     named: Vec<(ListNumber, Box<[u32]>)>,
-    /// By index in [`Reachability::sides`]: the services that remain allowed after all removals so far.
+    /// For each of [`Reachability::sides`]: the protocols and ports that it still allows after all removals so far.
     allowed: Vec<Arc<ServiceSet>>,
     lists_of_rule: AHashMap<OriginId, Vec<ListNumber>>,
     lists_of_policy: AHashMap<PolicyName, BTreeSet<ListNumber>>,
     rules_of_policy: AHashMap<PolicyName, BTreeSet<OriginId>>,
-    /// By class: the number of pods' addresses, and the pods' nodes.
+    /// For each class: the number of pods' addresses in the class, and the pods' nodes.
     members: Vec<(usize, BTreeSet<Arc<str>>)>,
     removed: Removal,
 }

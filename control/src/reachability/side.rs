@@ -34,7 +34,7 @@ impl Protocol {
         }
     }
 
-    /// `TCP`, `UDP`, `SCTP` or `other`.
+    /// Returns the name in output: `TCP`, `UDP`, `SCTP` or `other`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",

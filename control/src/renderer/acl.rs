@@ -74,7 +74,7 @@ pub enum EnforcedAt {
 }
 
 impl EnforcedAt {
-    /// `destination` or `source`.
+    /// Returns the name in the configuration: `destination` or `source`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Destination => "destination",
@@ -145,7 +145,7 @@ impl AclRenderer {
         self.nodes.values().filter_map(NodeRenderer::published)
     }
 
-    /// Work done for large tables since the start.
+    /// Returns counts of the work on large tables since the renderer was created.
     pub fn work(&self) -> TableWork {
         self.nodes.values().map(NodeRenderer::work).fold(TableWork::default(), TableWork::plus)
     }
@@ -241,7 +241,7 @@ impl Renderer for AclRenderer {
         Ok(())
     }
 
-    /// Lists and tables that do not fit. Each refusal affects only its interface.
+    /// Returns the lists and tables that exceed a limit. Each refusal affects only its interface.
     fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = self.lists.refusals();
         refusals.extend(self.nodes.values().flat_map(NodeRenderer::refusals));

@@ -65,7 +65,7 @@ impl Renderer for Mirror {
         "mirror".into()
     }
 
-    /// Never fails.
+    /// Applies the transaction. Never fails.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         self.sets.apply(transaction);
         if transaction.resync {

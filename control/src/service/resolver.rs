@@ -43,7 +43,7 @@ pub(super) struct Known {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OwnNode {
     location: Location,
-    /// In the Node object's order: the first of each family is the primary one.
+    /// The node's addresses, in the Node object's order: the first of each family is the primary one.
     addresses: Vec<IpAddr>,
     terminating: bool,
 }

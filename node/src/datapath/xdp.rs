@@ -110,8 +110,8 @@ impl XdpDatapath {
         Ok(XdpAttachment { interface, open: None, said: None, _counted: Arc::clone(&self.attachments) })
     }
 
-    /// Updates an attachment after its interface changed: its queues, and whether the flow cache may redirect to it. Returns why the port
-    /// must be reopened. `None` if it need not.
+    /// Follows changes of an interface's queues and of its ability to receive from the flow cache. Returns why an open port must be
+    /// reopened, else `None`.
     pub(super) fn refresh(
         &self,
         entry: &PortEntry,

@@ -91,7 +91,7 @@ impl NodeRenderer {
         !self.rules.pods().is_empty()
     }
 
-    /// Work done for large tables since the start.
+    /// Returns counts of the work on large tables since the renderer was created.
     pub(super) fn work(&self) -> TableWork {
         self.beside.work
     }

@@ -65,7 +65,7 @@ impl Changes {
     }
 }
 
-/// The rules of one node.
+/// The inputs of a node's tables: its addresses, its pods with their rule lists, and its egress classes.
 #[derive(Debug, Default)]
 pub(super) struct NodeRules {
     node_addresses: Arc<AddressSet>,
@@ -180,7 +180,7 @@ impl NodeRules {
         self.classes.sources()
     }
 
-    /// Denials to put before an outdated exit table, which restricts only the sources `known`: one for each other restricted class.
+    /// Returns the denials to put before an outdated exit table that restricts only the sources `known`: one per other restricted class.
     pub(super) fn denied_at_exit(&self, known: &AddressSet) -> Vec<Rule> {
         let denial = |class: &EgressClass| {
             let origin = class.list.rules.last()?.origin;
@@ -189,7 +189,7 @@ impl NodeRules {
         self.classes.all().iter().filter_map(denial).collect()
     }
 
-    /// Denials to put before the table of number `old` if it is used instead of the table of number `id`: for the sources that only the
+    /// Returns the denials to put before the table of number `old` if it replaces the table of number `id`: for the sources that only the
     /// latter restricts.
     pub(super) fn denied_locally(&self, id: LocalId, old: LocalId) -> Vec<Rule> {
         let key = |id| self.keys.get(&id).and_then(|key| self.restrictions(key));

@@ -58,7 +58,7 @@ impl PortSet {
     }
 }
 
-/// The services that a list allows with one address.
+/// The protocols and ports that a list allows between its pod and one peer address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AllowedPorts {
     everything: bool,

@@ -72,7 +72,7 @@ pub(super) fn overlay(own: &PeerList, owner: &BTreeSet<IpAddr>, others: &BTreeMa
     others.iter().filter_map(combine).collect()
 }
 
-/// Maximum number of rules that [`local_rules`] produces.
+/// Returns an upper bound of the number of rules that [`local_rules`] produces.
 pub(super) fn size(own: &PeerList, overlay: &Overlay) -> usize {
     own.rules().len() + overlay.values().map(|rules| rules.len()).sum::<usize>() + 1
 }

@@ -226,7 +226,7 @@ thread_local! {
     pub(super) static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// A random key for all fingerprints of the process. Equal lists have equal fingerprints, and an attacker cannot construct collisions.
+/// Returns the process's random key for fingerprints. Equal lists have equal fingerprints, and an attacker cannot construct collisions.
 fn keys() -> &'static ahash::RandomState {
     static KEYS: std::sync::OnceLock<ahash::RandomState> = std::sync::OnceLock::new();
     KEYS.get_or_init(ahash::RandomState::new)

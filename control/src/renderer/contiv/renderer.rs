@@ -143,7 +143,7 @@ impl ContivRenderer {
         self.lists.written()
     }
 
-    /// Counts of the expensive steps since the start.
+    /// Returns the numbers of expansions and combinations since the renderer was created.
     pub fn attempts(&self) -> Attempts {
         self.attempts
     }

@@ -85,7 +85,7 @@ pub(in crate::renderer) const fn action_key(action: Action) -> bool {
 }
 
 impl Ord for SixTuple {
-    /// Contiv's order: source, destination, protocol, port, action.
+    /// Compares in Contiv's order: source, destination, protocol, port, action.
     fn cmp(&self, other: &Self) -> Ordering {
         network_key(self.src)
             .cmp(&network_key(other.src))

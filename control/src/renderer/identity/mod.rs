@@ -123,7 +123,7 @@ impl IdentityRenderer {
         self.published.as_ref()
     }
 
-    /// Counts of the work since the renderer was created.
+    /// Returns counts of the work since the renderer was created.
     pub fn work(&self) -> IdentityWork {
         self.work
     }
@@ -241,7 +241,7 @@ impl Renderer for IdentityRenderer {
         "identity".into()
     }
 
-    /// Never fails: a map can be compiled from any list.
+    /// Applies the transaction. Never fails: a map can be compiled from any list.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         let before = self.cache.clone();
         let mut moves = Moves::default();

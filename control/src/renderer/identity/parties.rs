@@ -51,7 +51,7 @@ pub(super) struct Parties {
 }
 
 impl Default for Parties {
-    /// Number 0 is the identity of addresses in no set.
+    /// Creates the numbering with identity 0, that of addresses in no set.
     fn default() -> Self {
         let mut parties = Self {
             sets: Vec::new(),

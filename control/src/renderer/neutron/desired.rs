@@ -105,7 +105,7 @@ impl SecurityRule {
 }
 
 impl fmt::Display for SecurityRule {
-    /// `ingress IPv4 tcp 80-81 from 10.0.0.0/8`.
+    /// Writes the rule as `ingress IPv4 tcp 80-81 from 10.0.0.0/8`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.direction, self.family.ethertype())?;
         match self.protocol {

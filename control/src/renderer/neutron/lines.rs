@@ -163,7 +163,7 @@ fn union(one: &Addresses, other: &Addresses) -> Addresses {
     }
 }
 
-/// Protocols and ports in the API's form.
+/// Converts protocols and ports to the API's form. An error if the API cannot express them.
 fn services_of(services: &Services) -> Result<Vec<Service>, Why> {
     let Services::Set(set) = services else { return Ok(vec![None]) };
     let mut all = Vec::new();

@@ -60,7 +60,7 @@ impl Names {
         self.by_policy.get(policy).and_then(|named| named.generation)
     }
 
-    /// `UID_in` for rule 0, `UID_in_1` for rule 1, `UID_in_1_2` for the third rule derived from rule 1.
+    /// Returns the tag of a peer group: `UID_in` for rule 0, `UID_in_1` for rule 1, `UID_in_1_2` for the third rule derived from rule 1.
     pub(super) fn peer(&self, user: &PeerUser) -> String {
         let PeerUser { policy, direction, rule, nth } = user;
         let name = format!("{}_{}", self.policy(policy), suffix(*direction));

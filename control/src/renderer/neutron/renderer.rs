@@ -336,7 +336,7 @@ impl Renderer for NeutronRenderer {
         "neutron".into()
     }
 
-    /// Never fails. As the origins are unknown, each list becomes one group.
+    /// Applies the transaction. Never fails. As the origins are unknown, each list becomes one group.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         self.render_with(transaction, &Origins::default())
     }

@@ -93,17 +93,17 @@ pub(super) fn address(number: u128, v4: bool) -> IpAddr {
     }
 }
 
-/// Single addresses in nft's syntax.
+/// Formats single addresses in nft's syntax.
 pub(super) fn hosts(numbers: &[u128], v4: bool) -> String {
     joined(numbers.iter().map(|&number| address(number, v4).to_string()))
 }
 
-/// Blocks in nft's syntax.
+/// Formats blocks of addresses in nft's syntax.
 pub(super) fn blocks(blocks: &[(u128, u128)], v4: bool) -> String {
     joined(blocks.iter().map(|&(first, last)| format!("{}-{}", address(first, v4), address(last, v4))))
 }
 
-/// Elements that are already in nft's syntax.
+/// Joins elements that are already in nft's syntax.
 pub(super) fn texts(texts: &BTreeSet<String>) -> String {
     joined(texts.iter().cloned())
 }

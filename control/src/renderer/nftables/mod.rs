@@ -256,7 +256,7 @@ impl Renderer for NftRenderer {
         "nftables".into()
     }
 
-    /// Never fails. The kernel's errors appear when a script is loaded.
+    /// Applies the transaction. Never fails: the kernel's errors appear when a script is loaded.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         let mut has_changed = transaction.resync;
         if transaction.resync {

@@ -26,7 +26,7 @@ pub(super) fn set_name(set: SetId, suffix: &str) -> String {
     format!("set-{}-{suffix}", set.0)
 }
 
-/// `to-VETH` for traffic to the pod, `from-VETH` for traffic from it. The interface's name is plain ([`super::script`]).
+/// Returns the name of an interface's chain: `to-VETH` for traffic to the pod, `from-VETH` for traffic from it.
 pub(super) fn workload_chain(interface: &str, direction: Direction) -> String {
     let prefix = match direction {
         Direction::Ingress => "to",
@@ -150,7 +150,7 @@ fn peers(peers: &Peers, direction: Direction) -> Vec<String> {
     }
 }
 
-/// Protocols and ports as nft matches: one per range of protocols without port limits, and one per protocol with listed ports.
+/// Formats protocols and ports as nft matches: one per range of protocols with all ports, and one per protocol with listed ports.
 fn services(services: &Services) -> Vec<String> {
     let Services::Set(set) = services else { return vec![String::new()] };
     let mut texts = Vec::new();

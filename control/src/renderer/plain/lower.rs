@@ -102,7 +102,7 @@ pub(in crate::renderer) fn lower(
     Ok(lowered)
 }
 
-/// `region` without the products in `without`, in disjoint pieces. `None` if there are too many pieces.
+/// Returns `region` without the products in `without`, in disjoint pieces. `None` if more than [`MAX_PIECES`] are needed.
 fn cut(region: Product, without: &[Product]) -> Option<Vec<Product>> {
     let mut pieces = vec![region];
     for hole in without {

@@ -71,7 +71,7 @@ pub struct SessionRenderer<T> {
     limit: usize,
     tuples: ContivRenderer,
     published: PublishedTuples,
-    /// `None` if the target's rules are unknown.
+    /// The target's rules by scope. `None` if unknown: before the first dump, and after an error of the target.
     installed: Option<BTreeMap<SessionScope, Installed>>,
 }
 

@@ -166,7 +166,7 @@ impl Attachments {
         self.0.values_mut().for_each(|attached| attached.said = None);
     }
 
-    /// Returns the standing of each attached pod. `covers` returns whether the scope includes a pod.
+    /// Returns for each attached pod whether policy knows it, or why not. `covers` returns whether the scope includes a pod.
     pub(crate) fn standings(&self, cache: &Cache, covers: impl Fn(&Pod) -> bool) -> BTreeMap<PodName, Standing> {
         self.0.iter().map(|(name, attached)| (name.clone(), attached.standing(cache, &covers))).collect()
     }

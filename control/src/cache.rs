@@ -23,7 +23,7 @@ pub struct PodKey(u32);
 
 type LabelPair = (Arc<str>, Arc<str>);
 
-/// The cluster's state and its indexes.
+/// The cluster's objects as of the last event, with indexes of the pods by name, namespace, label and address.
 #[derive(Debug, Default)]
 pub struct Cache {
     namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
@@ -37,7 +37,7 @@ pub struct Cache {
     gone: Vec<PodName>,
     pods_by_namespace: AHashMap<Arc<str>, BTreeSet<PodKey>>,
     pods_by_label: AHashMap<LabelPair, BTreeSet<PodKey>>,
-    /// Usually one pod per address. Two while an address moves from a terminated pod to another one.
+    /// The pods with each address: usually one, two while an address moves from a terminated pod to another one.
     pods_by_address: AHashMap<IpAddr, BTreeSet<PodKey>>,
     /// Running host-network pods, by node.
     host_network_pods: AHashMap<Arc<str>, BTreeSet<PodKey>>,

@@ -28,7 +28,7 @@ struct ListKey {
     numbers: Vec<Vec<(Transport, u16)>>,
 }
 
-/// Generates rule lists and shares equal ones.
+/// Generates the rule lists of pods from the compiled policies that select them. Pods with equal rules share a list.
 #[derive(Debug, Default)]
 pub struct Configurator {
     /// The generated lists. Those that no endpoint has any more are removed by [`Self::sweep`].
@@ -203,7 +203,7 @@ fn isolate(
     rules
 }
 
-/// Returns the services of a match on this pod. `None` if the match has only port names, and the pod declares none of them.
+/// Returns the protocols and ports of a match on this pod. `None` if the match has only port names, and the pod declares none of them.
 fn services(entry: &Match, pod: &Pod) -> Option<Services> {
     let Services::Set(numbered) = &entry.services else { return Some(Services::Any) };
     if entry.named.is_empty() {

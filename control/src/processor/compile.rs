@@ -175,7 +175,7 @@ impl Compiler<'_> {
         (!rules.is_empty()).then_some(all)
     }
 
-    /// Returns the match that denies the rule's services to quarantined addresses.
+    /// Returns the match that denies the rule's protocols and ports to quarantined addresses.
     fn quarantined(&self, direction: Direction, at: usize, rule: &ClusterRule) -> Match {
         let mut named = named_ports(&rule.traffic);
         let mut services = numbered_services(&rule.traffic);
@@ -290,7 +290,7 @@ fn named_ports(rule: &PolicyRule) -> Vec<PortName> {
         .collect()
 }
 
-/// Returns the services that a rule names by number. All services if the rule has no list of ports.
+/// Returns the protocols and ports that a rule names by number. All of them if the rule has no list of ports.
 fn numbered_services(rule: &PolicyRule) -> Services {
     let Some(ports) = &rule.ports else { return Services::Any };
     let numbered = ports.iter().filter_map(|port| match port {

@@ -125,7 +125,7 @@ pub struct Reachability {
     /// The regions of IPv4, then of IPv6.
     regions: [Vec<Region>; 2],
     lists: Vec<Listed>,
-    /// All different decisions about a peer. The first one is that of an end without rules.
+    /// The distinct sides of all lists and peers. The first one is that of an end without rules.
     sides: Vec<Side>,
     /// The sets that rules match, ascending.
     sets: Vec<SetId>,
@@ -232,7 +232,7 @@ impl Reachability {
         }
     }
 
-    /// Returns all different decisions of one end about a peer. [`Reachability::side_number`] returns indices in this slice.
+    /// Returns the distinct sides of all rule lists and peers. [`Reachability::side_number`] returns indices in this slice.
     pub fn sides(&self) -> &[Side] {
         &self.sides
     }

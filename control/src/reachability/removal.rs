@@ -78,7 +78,7 @@ struct Occurrence {
 /// A list that a removal changes.
 struct Changed {
     list: ListNumber,
-    /// The allowed services after the removal, by index in [`Reachability::sides`].
+    /// The allowed protocols and ports after the removal, by index in [`Reachability::sides`].
     sides: AHashMap<u32, Arc<ServiceSet>>,
     /// Whether verdicts between pods and their own nodes may change. Rules of NetworkPolicies do not affect them.
     concerns_own_nodes: bool,

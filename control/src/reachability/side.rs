@@ -75,7 +75,7 @@ impl Decision {
     pub const OPEN: Self = Self { allowed: true, origin: None };
 }
 
-/// The decisions of one end's rules about one peer: disjoint services that cover all services, each with a decision.
+/// The decisions of one end's rules about one peer, for disjoint sets of protocols and ports that together cover everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
     pieces: Vec<(ServiceSet, Decision)>,
@@ -83,7 +83,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// Returns the side of an end without rules: allows every service.
+    /// Returns the side of an end without rules: allows all protocols and ports.
     pub fn open() -> Self {
         Self::of(vec![(ServiceSet::all(), Decision::OPEN)])
     }
@@ -143,12 +143,12 @@ impl Side {
         Self::of(pieces)
     }
 
-    /// Returns the services with their decisions. They are disjoint and cover all services.
+    /// Returns the sets of protocols and ports with their decisions. The sets are disjoint and cover everything.
     pub fn pieces(&self) -> &[(ServiceSet, Decision)] {
         &self.pieces
     }
 
-    /// Returns the services that the end allows.
+    /// Returns the protocols and ports that the end allows.
     pub fn allowed(&self) -> &Arc<ServiceSet> {
         &self.allowed
     }

@@ -14,7 +14,7 @@ use crate::contract::{Endpoint, SetMirror, TierRule, Transaction};
 use crate::object::{Node, PodName};
 use crate::origin::Direction;
 
-/// The compiler's sets, endpoints and nodes.
+/// A renderer that only keeps the compiled sets, pods and nodes, for questions about them.
 #[derive(Debug, Default)]
 pub struct Mirror {
     sets: SetMirror,

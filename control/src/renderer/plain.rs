@@ -34,7 +34,7 @@ use crate::contract::{Endpoint, ListId, Peers, SetDelta, SetId, TieredList, Tran
 use crate::object::{Node, PodName};
 use crate::origin::Direction;
 
-/// A rule of a pod: the action for traffic with these peers and services.
+/// A rule of a pod: the action for traffic with these peers over these protocols and ports.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PlainRule {
     /// The addresses of the other end.
@@ -114,14 +114,14 @@ struct Joined {
 struct Listed {
     list: Arc<TieredList>,
     direction: Direction,
-    /// The last lowered version. `None` until lowering succeeds.
+    /// The list translated to addresses without tiers, as of the last success. `None` before the first.
     plain: Option<Arc<PlainList>>,
-    /// The reason why lowering failed last time. `None` if it succeeded.
+    /// The reason why the last translation failed. `None` if it succeeded.
     refused: Option<Refused>,
     pods: BTreeSet<PodName>,
 }
 
-/// A list that cannot be lowered.
+/// The reason why a list cannot be translated, and its replacement.
 #[derive(Debug)]
 struct Refused {
     why: TooComplex,
@@ -287,7 +287,7 @@ impl PlainLists {
         }
     }
 
-    /// Lowers the changed lists. Returns the transaction with all pending changes.
+    /// Translates the changed lists to addresses without tiers. Returns the transaction with all pending changes.
     fn tell(&mut self) -> PlainTransaction {
         for id in std::mem::take(&mut self.pending.lists) {
             let Some(listed) = self.lists.get_mut(&id) else { continue };

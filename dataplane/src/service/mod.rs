@@ -180,7 +180,7 @@ impl Services {
         }
     }
 
-    /// Sets who translates a Services' cluster address. `Some(true)`: this node, which drops packets to undeclared ports. `Some(false)`:
+    /// Sets who translates a cluster address of Services. `Some(true)`: this node, which drops packets to undeclared ports. `Some(false)`:
     /// another proxy. `None` removes the address.
     pub fn set_cluster_address(&mut self, address: IpAddr, ours: Option<bool>) {
         if self.cluster_addresses.get(&address).copied() == ours {

@@ -15,7 +15,7 @@ type OwnKey = (usize, usize, [bool; 2], bool);
 /// Two states and the cached results of their comparison.
 pub(super) struct Comparison<'a> {
     states: [&'a Reachability; 2],
-    /// For each state and side, a number that is equal for equal allowed services.
+    /// For each state and side, a number that is equal for sides that allow the same protocols and ports.
     allowed: [Vec<u32>; 2],
     by_sides: AHashMap<[u32; 4], usize>,
     by_own_node: AHashMap<OwnKey, usize>,

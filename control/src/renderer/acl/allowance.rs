@@ -11,7 +11,7 @@ use crate::renderer::plain::PlainRule;
 pub(super) struct Allowance {
     /// The rules that name the address, in order.
     pub(super) rules: Vec<(Services, Action, OriginId)>,
-    /// The services that each rule denies, after the earlier rules have matched.
+    /// The protocols and ports that each rule denies and no earlier rule matches.
     pub(super) denied: Vec<(Services, OriginId)>,
 }
 

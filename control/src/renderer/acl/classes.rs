@@ -64,7 +64,7 @@ impl Classes {
         &self.all
     }
 
-    /// Returns the number of interned values.
+    /// Returns the number of stored allowances and source sets.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
         self.allowances.len() + self.sources.len()

@@ -199,7 +199,7 @@ impl NodeRenderer {
         locals.chain(self.refused_exit.clone())
     }
 
-    /// Returns the number of interned values.
+    /// Returns the number of values stored by number, to test that unused ones are removed.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
         self.rules.interned()

@@ -77,7 +77,7 @@ pub(super) struct NodeRules {
 }
 
 impl NodeRules {
-    /// Returns the number of interned values.
+    /// Returns the number of stored keys, restrictions, allowances and source sets.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
         self.keys.len() + self.restrictions.len() + self.classes.interned()

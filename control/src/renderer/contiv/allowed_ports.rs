@@ -71,7 +71,7 @@ impl AllowedPorts {
         Self { everything: true, ports: BTreeMap::new() }
     }
 
-    /// Returns the union of these services. A `None` among them allows everything.
+    /// Returns the union of these protocols and ports. A `None` among them allows everything.
     pub(super) fn of(services: impl IntoIterator<Item = Option<Service>>) -> Self {
         let mut ranges: BTreeMap<u8, Vec<PortRange>> = BTreeMap::new();
         for service in services {
@@ -109,7 +109,7 @@ impl AllowedPorts {
         Self { everything: false, ports }
     }
 
-    /// Returns the allowed services, one for each protocol number and range. Empty if everything is allowed.
+    /// Returns the allowed ports, one element for each protocol and port range. Empty if everything is allowed.
     pub(super) fn services(&self) -> impl Iterator<Item = Service> + '_ {
         self.ports.iter().flat_map(|(&number, ports)| {
             ports.0.iter().map(move |&ports| Service { protocols: (number, number), ports })

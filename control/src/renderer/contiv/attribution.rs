@@ -242,7 +242,7 @@ fn meets(addresses: &Addresses, network: Option<IpNet>) -> bool {
     }
 }
 
-/// Whether the services contain all of the service's traffic.
+/// Whether `services` (protocols and ports) contains all traffic of `service`.
 fn is_served(services: &Services, service: Option<Service>) -> bool {
     match (services, service) {
         (Services::Any, _) => true,
@@ -253,7 +253,7 @@ fn is_served(services: &Services, service: Option<Service>) -> bool {
     }
 }
 
-/// Whether the services contain some of the service's traffic.
+/// Whether `services` (protocols and ports) contains some traffic of `service`.
 fn serves(services: &Services, service: Option<Service>) -> bool {
     match (services, service) {
         (Services::Any, _) => true,

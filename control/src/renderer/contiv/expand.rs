@@ -19,7 +19,7 @@ pub(super) struct Expansion {
     list: Arc<PeerList>,
 }
 
-/// A product of allowed addresses and services.
+/// Allowed traffic: each of the addresses with each of the protocols and ports (`services`).
 #[derive(Debug)]
 struct Allowed {
     peers: Addresses,

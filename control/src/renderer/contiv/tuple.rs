@@ -31,7 +31,7 @@ impl fmt::Display for SixTuple {
     }
 }
 
-/// Expands a rule into 6-tuples: each source prefix with each destination prefix and each service.
+/// Expands a rule into 6-tuples: each source prefix with each destination prefix and each protocol with its ports.
 pub fn six_tuples(rule: &Rule) -> impl Iterator<Item = SixTuple> + '_ {
     let action = rule.action;
     prefixes(&rule.src).flat_map(move |src| {

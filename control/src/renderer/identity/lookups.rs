@@ -11,7 +11,7 @@ use crate::contract::SetId;
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 
-/// Services with the same verdict, and that verdict's action and origin.
+/// Protocols and ports with the same verdict, and that verdict's action and origin.
 pub type Entry = (ServiceSet, Action, OriginId);
 
 impl IdentityRenderer {
@@ -37,7 +37,7 @@ impl IdentityRenderer {
         (sets.contains(&OWN_NODE), sets.contains(&REMOTE_NODE))
     }
 
-    /// Returns the pod's decisions about traffic with an address. No service is in two entries. `None` if the pod is unknown.
+    /// Returns the pod's decisions about traffic with an address. The entries' ports are disjoint. `None` if the pod is unknown.
     pub fn entries(&self, pod: &PodName, direction: Direction, address: IpAddr) -> Option<Vec<Entry>> {
         self.entries_of(pod, direction, self.identity_of(address))
     }

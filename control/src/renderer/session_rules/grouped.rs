@@ -37,12 +37,12 @@ pub(super) struct ScopeGroups {
     is_stale: bool,
 }
 
-/// The remote networks of a group, and the rules lowered from them.
+/// The remote networks of a group, and the table rules for them.
 #[derive(Debug, Default)]
 struct Members {
     /// Sorted networks of equal prefix length, so they are disjoint. Empty for any address.
     networks: Vec<IpNet>,
-    /// The lowered rules. `None` while the group is stale.
+    /// The table rules of the group. `None` while the group is stale.
     rules: Option<Box<[Rule]>>,
 }
 
@@ -141,7 +141,7 @@ impl ScopeGroups {
         self.is_stale = false;
     }
 
-    /// Returns the list of rules. Lowers stale groups first.
+    /// Returns the table rules of all groups, in order. Converts stale groups with `lower` first.
     pub(super) fn list(&mut self, lower: impl Fn(&Group, &[IpNet]) -> Vec<Rule>) -> Vec<Rule> {
         let mut list = Vec::new();
         for (group, Members { networks, rules }) in &mut self.groups {

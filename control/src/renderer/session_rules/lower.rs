@@ -50,7 +50,7 @@ impl<'a> Ends<'a> {
         Self { owners: pods.values().flat_map(owned).collect(), own_node: node_addresses.iter().copied().collect() }
     }
 
-    /// Lowers a group of a pod's outgoing traffic.
+    /// Converts a group of rules for a pod's outgoing traffic to table rules, each with its origin.
     pub(super) fn local(&self, pod: &PlainPod, group: &Group, networks: &[IpNet]) -> Vec<Rule> {
         let mut list = Vec::new();
         let mut others = Vec::with_capacity(networks.len());
@@ -76,7 +76,7 @@ impl<'a> Ends<'a> {
         list
     }
 
-    /// Lowers a group of traffic that enters the node.
+    /// Converts a group of rules for traffic that enters the node to table rules, each with its origin.
     pub(super) fn global(&self, group: &Group, networks: &[IpNet]) -> Vec<Rule> {
         let pod = group.local.and_then(|network| self.owners.get(&network.addr()));
         let ingress = pod.and_then(|pod| pod.ingress.as_deref());
@@ -181,7 +181,7 @@ pub(super) struct Group {
     section: Section,
     remote_length: Length,
     local_length: Length,
-    /// The sort key of the services: fewer ports first.
+    /// The sort key of the protocol and ports: fewer ports first.
     ports: (u16, u8, u8, u16, u16),
     is_allow: bool,
     pub(super) local: Option<IpNet>,
@@ -230,7 +230,7 @@ impl Group {
         self.service.map_or(Services::Any, |service| ServiceSet::from_iter([service]).into())
     }
 
-    /// Returns a rule of the group, for the given services or for all of the group's.
+    /// Returns a rule of the group, for these protocols and ports. `None` for all of the group's.
     fn rule(&self, src: Addresses, dst: Addresses, services: Option<Services>, origin: OriginId) -> Rule {
         let services = services.unwrap_or_else(|| self.services());
         Rule { src, dst, src_ports: PortRange::ALL, services, action: self.action, origin }
@@ -269,7 +269,7 @@ const fn of(transport: SessionTransport, ports: PortRange) -> Service {
     Service { protocols: (transport.number(), transport.number()), ports }
 }
 
-/// Whether session rules can express the service completely.
+/// Whether session rules can express the protocols and ports completely.
 fn is_of_sessions(service: Option<Service>) -> bool {
     service.is_some_and(|Service { protocols, ports }| {
         [(protocol::TCP, protocol::TCP), (protocol::UDP, protocol::UDP)].contains(&protocols) && ports.first > 0

@@ -59,13 +59,13 @@ struct Assignment {
 /// A compiled policy with a unique number. Equal numbers mean equal results.
 #[derive(Clone, Debug)]
 pub struct Revision {
-    /// A number that is never reused.
+    /// The revision's number, which is never reused.
     pub number: u64,
     /// The compiled policy.
     pub policy: Arc<CompiledPolicy>,
 }
 
-/// The changes that a batch caused.
+/// The changes that a batch of events caused: affected pods and address sets.
 #[derive(Debug, Default)]
 pub struct Committed {
     /// Pods whose rules may have changed, including pods that left the scope.
@@ -165,7 +165,7 @@ impl Processor {
         committed
     }
 
-    /// Applies one change of the cache.
+    /// Applies one change of the cache: updates the address sets and records the policies to compile. The next commit compiles them.
     pub fn process(&mut self, cache: &Cache, change: &CacheChange) {
         match change {
             CacheChange::Policy { name, new, .. } => {

@@ -44,7 +44,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 struct Refused {
     /// Why publishing failed, to log each error once.
     why: String,
-    /// Time of the next attempt.
+    /// When publishing is tried again.
     again: Instant,
     /// Whether the policy changed; otherwise ports or routes did.
     is_policy: bool,

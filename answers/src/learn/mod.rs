@@ -154,7 +154,7 @@ fn learn(mut state: State, flows: &[ObservedFlow], wanted: Wanted) -> anyhow::Re
     Ok(Lesson { wanted, yaml, policies, workloads, evidence, proof, surplus })
 }
 
-/// The state compiled to address sets.
+/// A state compiled to rules and address sets, without tables.
 struct Sets {
     pipeline: Pipeline,
     reachability: Reachability,

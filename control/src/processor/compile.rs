@@ -51,7 +51,7 @@ pub struct Match {
     pub rule: usize,
     /// The rule's name. `None` for NetworkPolicies and unnamed rules.
     pub name: Option<Arc<str>>,
-    /// The action. Accept for NetworkPolicies.
+    /// The rule's action. Accept for NetworkPolicies.
     pub action: RuleAction,
     /// The other end: sources of ingress, destinations of egress.
     pub peers: Peers,
@@ -128,7 +128,7 @@ impl Blocks {
     }
 }
 
-/// Compiles a policy from acquired sets.
+/// Compiles one policy: replaces its selectors by the address sets that [`acquire`] has created, and port names by numbers.
 pub(super) struct Compiler<'a> {
     pub(super) book: &'a AddressBook,
     pub(super) blocks: &'a Blocks,

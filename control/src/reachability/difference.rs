@@ -47,7 +47,7 @@ pub struct Joint {
     pub before: ClassId,
     /// The class in the new state.
     pub after: ClassId,
-    /// The pods, sorted by name.
+    /// The pods of both classes, sorted by name.
     pub units: Vec<Unit>,
     /// Addresses of nodes or outside the cluster, which are no pod's in either state.
     pub addresses: AddressSet,
@@ -106,7 +106,7 @@ pub struct OwnNode {
     pub deltas: usize,
 }
 
-/// The differences between two states.
+/// The connections whose verdicts differ between two states, by groups of pods and addresses.
 #[derive(Debug)]
 pub struct Difference {
     joints: Vec<Joint>,
@@ -122,7 +122,7 @@ impl Difference {
     /// The index of the empty list of deltas.
     pub const NONE: usize = 0;
 
-    /// Compares two states.
+    /// Compares the verdicts of two states for all addresses and ports.
     pub fn of(before: &Reachability, after: &Reachability) -> Self {
         let mut difference = Self {
             joints: Vec::new(),

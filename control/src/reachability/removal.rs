@@ -75,7 +75,7 @@ struct Occurrence {
     isolating: Arc<[PolicyName]>,
 }
 
-/// A list that a removal changes.
+/// A rule list that a removal changes, with its new allowed ports.
 struct Changed {
     list: ListNumber,
     /// The allowed protocols and ports after the removal, by index in [`Reachability::sides`].
@@ -85,7 +85,7 @@ struct Changed {
 }
 
 impl<'a> Removals<'a> {
-    /// Prepares the state, without removing anything.
+    /// Prepares the state for removals. Removes nothing yet.
     pub fn of(state: &'a Reachability, origins: &Origins) -> Self {
         let mut members = vec![(0, BTreeSet::new()); state.classes.len()];
         for member in &state.members {

@@ -59,7 +59,7 @@ pub struct Interface {
 pub struct AclTable {
     /// `node-exit`, `node-entry`, or `local:` with the name of the first pod that uses the table.
     pub name: Arc<str>,
-    /// The compiled rules.
+    /// The rules, compiled for the classifier.
     pub tables: Arc<Tables>,
 }
 

@@ -80,7 +80,7 @@ pub(crate) struct PlainPod {
     pub(crate) egress: Option<Arc<PlainList>>,
 }
 
-/// A transaction in plain lists.
+/// A transaction whose rules name addresses instead of sets, without tiers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlainTransaction {
     /// Whether this is the complete state, so that other pods and nodes are removed.
@@ -138,7 +138,7 @@ struct Pending {
     nodes: Vec<(Arc<str>, Option<Arc<Node>>)>,
 }
 
-/// The plain lists of all pods.
+/// Translates transactions to plain lists, and holds the lists of all pods.
 #[derive(Debug, Default)]
 pub(crate) struct PlainLists {
     sets: AHashMap<SetId, Parts>,

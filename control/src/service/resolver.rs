@@ -30,7 +30,7 @@ use crate::object::{ClusterService, EndpointSlice, Node, Object, ObjectName, Ser
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) object: Option<Arc<ClusterService>>,
-    /// EndpointSlices by name.
+    /// The Service's EndpointSlices, by name.
     pub(super) slices: BTreeMap<Arc<str>, Arc<EndpointSlice>>,
     pub(super) ports: Vec<ServicePortId>,
     /// Registered cluster addresses, and whether this proxy handles the Service.

@@ -61,7 +61,7 @@ impl TcOpenable {
         }
     }
 
-    /// Replaces filters by a link.
+    /// Replaces the tc filters of the interface by a link (tcx), which other programs cannot remove.
     pub(super) fn settle(&mut self) -> Result<(), String> {
         self.attachment.use_link().map_err(|error| {
             self.has_only_filters = true;

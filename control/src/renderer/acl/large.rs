@@ -184,13 +184,13 @@ fn intervals(rules: &[Rule]) -> usize {
 /// The interface that a background build is for. The interface keeps the result even if its list has changed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// The node's exit.
+    /// The uplink and the host, which share the node-exit table.
     Exit,
-    /// A pod.
+    /// The interface of this pod.
     Pod(PodName),
 }
 
-/// The background builds of one node.
+/// The background thread that compiles outdated large tables of one node again, one at a time.
 #[derive(Debug)]
 pub(super) struct Beside {
     scans: bool,

@@ -34,7 +34,7 @@ pub struct AttributedTuple {
 /// A pod's sorted rules, as Contiv's configurator passes them to a renderer. A list without rules allows everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRules {
-    /// The pod.
+    /// The pod's namespace and name.
     pub pod: PodName,
     /// The pod's addresses.
     pub addresses: Vec<IpAddr>,

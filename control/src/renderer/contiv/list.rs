@@ -246,7 +246,7 @@ impl Hash for PeerList {
     }
 }
 
-/// A pod's addresses and lists.
+/// A pod's addresses and its rule lists for both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodLists {
     /// The pod's addresses.

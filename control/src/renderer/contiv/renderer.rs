@@ -274,7 +274,7 @@ impl Renderer for ContivRenderer {
         format!("6-tuples of node {}, {orientation}", self.node)
     }
 
-    /// Fails only with [`TooManyTuples`].
+    /// Applies the transaction. Fails only with [`TooManyTuples`].
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         let plain = self.lists.follow(transaction);
         Ok(self.render_plain(&plain)?)

@@ -34,7 +34,7 @@ pub struct RendererState {
     table_of: BTreeMap<PodName, Arc<Table>>,
     tables: BTreeMap<TableName, Shared>,
     global: Arc<Table>,
-    /// Number of tuples of all tables.
+    /// The number of 6-tuples in all tables together.
     tuples: usize,
     /// Whether the tables come from a dump, so that the lists behind them are unknown.
     recovered: bool,

@@ -26,7 +26,7 @@ const CHUNK: usize = 256;
 /// Sorted 6-tuples without duplicates.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// Chunks, none of them empty.
+    /// The tuples in sorted chunks, which versions of a table share. No chunk is empty.
     chunks: Vec<Arc<[SixTuple]>>,
     len: usize,
     fingerprint: u64,

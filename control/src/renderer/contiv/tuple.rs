@@ -107,7 +107,7 @@ impl SixTuple {
         Self { src: None, dst: None, service: None, action }
     }
 
-    /// Compares the networks only.
+    /// Compares source and destination network with those of the tuple, in Contiv's order.
     pub(super) fn cmp_networks(&self, src: Option<IpNet>, dst: Option<IpNet>) -> Ordering {
         network_key(self.src).cmp(&network_key(src)).then_with(|| network_key(self.dst).cmp(&network_key(dst)))
     }

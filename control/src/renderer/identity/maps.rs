@@ -125,7 +125,7 @@ impl Listed {
         self.rows.len() - 1
     }
 
-    /// Compiles the map.
+    /// Compiles the policy map: the verdicts for each identity that the rules name, and for all other identities.
     pub(super) fn compile(&mut self, parties: &Parties, decisions: &mut Decisions) {
         let unknown = self.row(&[], decisions);
         debug_assert_eq!(unknown, 0, "the first row is that of the unknown");

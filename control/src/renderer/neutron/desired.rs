@@ -66,7 +66,7 @@ pub struct SecurityRule {
     pub protocol: Option<u8>,
     /// The destination ports. `None` for all.
     pub ports: Option<PortRange>,
-    /// The remote end.
+    /// The remote end: sources of ingress, destinations of egress.
     pub remote: Remote,
 }
 
@@ -127,7 +127,7 @@ impl fmt::Display for SecurityRule {
     }
 }
 
-/// A security group.
+/// The desired state of a security group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecurityGroup {
     /// Its name, for users.
@@ -140,7 +140,7 @@ pub struct SecurityGroup {
     pub refused: Option<String>,
 }
 
-/// A pod's port.
+/// The desired groups of a pod's port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     /// The pod's addresses, which identify its port.

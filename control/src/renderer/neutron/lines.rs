@@ -15,7 +15,7 @@ use crate::contract::{Peers, SetId, TieredList};
 use crate::origin::Direction;
 use crate::renderer::plain::{Lowered, Product, Tiered, lower, subtract};
 
-/// The remote end of a line.
+/// The remote end of a [`Line`]: sources of ingress, destinations of egress.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Remote {
     Any,
@@ -27,7 +27,7 @@ pub(super) enum Remote {
 /// A protocol number with optional ports. `None` for all protocols, and inside for all ports.
 pub(super) type Service = Option<(u8, Option<PortRange>)>;
 
-/// Traffic that a group allows.
+/// Traffic that a security group allows: a direction, a protocol with ports, and a remote end.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Line {
     pub(super) direction: Direction,

@@ -170,7 +170,7 @@ impl Members {
         }
     }
 
-    /// Applies a change of a set.
+    /// Adds addresses to a set and removes others.
     pub(super) fn change(&mut self, SetDelta { set, added, removed }: &SetDelta) {
         self.sets.entry(*set).or_default();
         touch(&mut self.moved, &self.sets, *set);

@@ -11,7 +11,7 @@ use crate::contract::{Endpoint, ListId, SetId, TieredList};
 use crate::object::{PodName, RuleAction};
 use crate::origin::{Direction, Origins};
 
-/// The workload behind an interface.
+/// The pod behind an interface and its rules, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Workload {
     /// The uplink, or another interface without policy.

@@ -27,7 +27,7 @@ use super::shared::{Shared, size};
 /// sets have one.
 pub(crate) const PART: usize = 4_096;
 
-/// An address set in parts.
+/// An address set, divided into parts so that a change copies only one of them.
 #[derive(Debug, Default)]
 pub(in crate::renderer) struct Parts {
     /// Parts by first address. The prefixes cover the whole family, unless it has no member.

@@ -23,11 +23,11 @@ const EDITS: usize = 8;
 /// Minimum number of sets before a sweep for unused ones.
 const WORTH_SWEEPING: usize = 256;
 
-/// The large sets in use.
+/// The large address sets in use, so that equal sets share memory.
 #[derive(Debug, Default)]
 pub(in crate::renderer) struct Shared {
     known: AHashMap<u64, Weak<AddressSet>>,
-    /// Sets of more than one part.
+    /// The sets of more than one part in use, by hash.
     parted: AHashMap<u64, Weak<PartedSet>>,
     live_parted: usize,
     keys: RandomState,

@@ -26,7 +26,7 @@ use crate::renderer::plain::PlainPod;
 /// The tuple to which a table without tuples is equivalent: a stack does not apply such a table, so all traffic is allowed.
 const OPEN: SixTuple = SixTuple::any(Action::Allow);
 
-/// The groups of a scope.
+/// The session rules and 6-tuples of a scope, grouped by everything except the remote network, with their table rules.
 #[derive(Debug)]
 pub(super) struct ScopeGroups {
     scope: SessionScope,
@@ -75,7 +75,7 @@ impl ScopeGroups {
         }
     }
 
-    /// Applies a change of the table.
+    /// Replaces the table, and regroups the 6-tuples that changed.
     pub(super) fn follow_table(&mut self, table: &Arc<Table>) {
         if Arc::ptr_eq(&self.table, table) {
             return;

@@ -105,7 +105,7 @@ impl SessionTransport {
 pub struct SessionSide {
     /// The addresses. Both sides of a rule have the same family.
     pub network: IpNet,
-    /// The port. 0 for all.
+    /// The port in host byte order. 0 for all ports.
     pub port: u16,
 }
 
@@ -127,7 +127,7 @@ pub struct SessionMatch {
 pub struct SessionRule {
     /// The matching connections.
     pub matches: SessionMatch,
-    /// The action for these connections.
+    /// Whether these connections are allowed or denied.
     pub action: Action,
 }
 

@@ -128,7 +128,7 @@ impl SourceRenderer {
         (self.grouped_by, self.grouped_at) = (pods.clone(), node_addresses.to_vec());
     }
 
-    /// Updates the tables from the groups.
+    /// Compiles the tables of the scopes whose groups changed.
     fn follow(&mut self, tuples: &TupleTables) -> Result<(), BuildError> {
         self.regroup(tuples);
         let ends = Ends::new(&self.grouped_by, &self.grouped_at);

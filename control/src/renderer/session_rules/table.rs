@@ -51,7 +51,7 @@ impl ScopeChange {
     }
 }
 
-/// A session table in memory.
+/// A session table in memory, in place of a host stack's.
 #[derive(Clone, Debug, Default)]
 pub struct SessionTable {
     rules: BTreeMap<SessionScope, BTreeMap<SessionMatch, Action>>,

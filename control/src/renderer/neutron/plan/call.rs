@@ -17,7 +17,7 @@ pub struct Call {
     pub path: String,
     /// The body. `None` if the call has none.
     pub body: Option<Value>,
-    /// The purpose, for users.
+    /// The purpose of the call, as printed for users.
     pub about: String,
 }
 

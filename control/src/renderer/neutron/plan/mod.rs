@@ -96,15 +96,15 @@ pub enum Problem {
     /// Several ports have the pod's addresses.
     #[error("pod {pod} has the addresses of several ports: {ports}")]
     SeveralPorts {
-        /// The pod.
+        /// The pod's namespace and name.
         pod: PodName,
-        /// The ports' IDs.
+        /// The IDs of these ports at the server, as text.
         ports: String,
     },
     /// The server applies no groups to the port.
     #[error("port {port} of pod {pod} has no port security: no group applies to it, everything passes")]
     Unsecured {
-        /// The pod.
+        /// The pod's namespace and name.
         pod: PodName,
         /// The port's ID.
         port: String,
@@ -114,11 +114,11 @@ pub enum Problem {
         "port {port} of pod {pod} has other addresses than the pod ({others}): rules that name the pod do not cover the port"
     )]
     OtherAddresses {
-        /// The pod.
+        /// The pod's namespace and name.
         pod: PodName,
         /// The port's ID.
         port: String,
-        /// The other addresses.
+        /// The port's addresses that are not the pod's, as text.
         others: String,
     },
 }

@@ -10,7 +10,7 @@ use crate::object::PolicyName;
 use crate::origin::{Origin, Origins};
 use crate::renderer::neutron::Allow;
 
-/// How groups express a list.
+/// How security groups express a pod's rule list.
 #[derive(Debug)]
 pub(super) enum Shape {
     /// NetworkPolicies, which only allow. Each is a group, and the list is the union of all groups.

@@ -110,8 +110,7 @@ impl XdpDatapath {
         Ok(XdpAttachment { interface, open: None, said: None, _counted: Arc::clone(&self.attachments) })
     }
 
-    /// Follows changes of an interface's queues and of its ability to receive from the flow cache. Returns why an open port must be
-    /// reopened, else `None`.
+    /// Adapts to the interface's present queues and flow cache support. Returns why an open port must be reopened. `None` if it need not.
     pub(super) fn refresh(
         &self,
         entry: &PortEntry,

@@ -250,7 +250,7 @@ impl Asker<'_> {
     }
 }
 
-/// The path of one connection.
+/// The path of one connection: the steps of its first packet and of the reply through the vswitches.
 #[derive(Serialize)]
 struct Walk {
     from: String,

@@ -39,7 +39,7 @@ struct Answer {
 struct Side {
     /// Whether a NetworkPolicy isolates the pod, so that only what a rule allows passes.
     isolated: bool,
-    /// In evaluation order: Admin, NetworkPolicies, Baseline.
+    /// The policies that select the pod, in evaluation order: Admin, NetworkPolicies, Baseline.
     policies: Vec<Selecting>,
 }
 

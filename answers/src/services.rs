@@ -182,12 +182,12 @@ impl Adapter {
         Some(Update { services: Arc::new(self.services.clone()), stale: std::mem::take(&mut self.stale) })
     }
 
-    /// Returns the node's health. `None` if it has not changed since the last call.
+    /// Returns the node's health and the health checks of its Services. `None` if neither has changed since the last call.
     pub fn take_health(&mut self) -> Option<NodeHealth> {
         std::mem::take(&mut self.has_other_health).then(|| self.health.clone())
     }
 
-    /// Returns the working copy. [`Self::take`] returns it for publication.
+    /// Returns the Services with all changes applied, including changes that [`Self::take`] has not returned yet.
     pub const fn services(&self) -> &Services {
         &self.services
     }

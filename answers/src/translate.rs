@@ -42,7 +42,7 @@ use crate::services::{self, Adapter, nodes_and_host_ports};
 pub struct Services {
     /// Services and EndpointSlices.
     objects: Vec<Object>,
-    /// Nodes, and pods with host ports.
+    /// The state's Nodes, and its pods with host ports.
     others: Vec<Object>,
     settings: Settings,
     /// Source addresses of nodes that a pod or node has, and that connections must not use.

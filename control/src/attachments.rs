@@ -166,7 +166,7 @@ impl Attachments {
         self.0.values_mut().for_each(|attached| attached.said = None);
     }
 
-    /// The standing of each attached pod. `covers` returns whether the scope includes a pod.
+    /// Returns for each attached pod whether policy knows it, or why not. `covers` returns whether the scope includes a pod.
     pub(crate) fn standings(&self, cache: &Cache, covers: impl Fn(&Pod) -> bool) -> BTreeMap<PodName, Standing> {
         self.0.iter().map(|(name, attached)| (name.clone(), attached.standing(cache, &covers))).collect()
     }
@@ -207,7 +207,7 @@ mod tests {
             self.0.apply(event).unwrap();
         }
 
-        /// The addresses of a pod's interface in the tables. Empty if it has no interface.
+        /// Returns the addresses of a pod's interface in the tables. Empty if it has no interface.
         fn has(&self, pod: &str) -> Vec<String> {
             let pod = crate::renderer::acl::Attachment::Pod(name(pod));
             let tables = self.0.node_tables("n").unwrap();

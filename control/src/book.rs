@@ -55,12 +55,12 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The set that holds the addresses of the group's pods.
+    /// Returns the set that holds the addresses of the group's pods.
     pub(crate) fn set(&self) -> SetId {
         self.set
     }
 
-    /// The numbers that a port name has on the group's pods. Panics if no policy uses the name.
+    /// Returns the numbers that a port name has on the group's pods. Panics if no policy uses the name.
     pub(crate) fn named(&self, name: &PortName) -> &Named {
         self.named.get(name).expect("a policy that uses a port name keeps it alive")
     }
@@ -90,7 +90,7 @@ pub(crate) enum Use {
     Quarantine,
 }
 
-/// All sets that policies use, and their uncommitted changes.
+/// The address sets that policies' rules name, with the policies that use each, and the changes since the last commit.
 #[derive(Debug, Default)]
 pub(crate) struct AddressBook {
     by_peer: AHashMap<PodPeer, GroupId>,
@@ -128,35 +128,35 @@ impl AddressBook {
         Self { identities: Identities { given: self.identities.given, before }, ..Self::default() }
     }
 
-    /// Number of groups, port names, blocks and node selectors in use.
+    /// Returns the number of groups, port names, blocks and node selectors in use.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         let anywhere: usize = self.anywhere.values().map(|places| places.len()).sum();
         self.by_peer.len() + anywhere + self.blocks.len() + self.nodes.len()
     }
 
-    /// The group with this index. Panics if it does not exist.
+    /// Returns the group with this index. Panics if it does not exist.
     pub(crate) fn get(&self, id: GroupId) -> &Group {
         self.groups[id.0].as_ref().expect("a policy that uses a group keeps it alive")
     }
 
-    /// The group of a peer. Panics if no policy uses the peer.
+    /// Returns the group of a peer. Panics if no policy uses the peer.
     pub(crate) fn find(&self, peer: &PodPeer) -> &Group {
         self.get(*self.by_peer.get(peer).expect("a policy's groups are made before it is compiled"))
     }
 
-    /// The numbers of a port name on any pod. Panics if no policy uses the name.
+    /// Returns the numbers of a port name on any pod. Panics if no policy uses the name.
     pub(crate) fn named_anywhere(&self, place: &Anywhere, name: &PortName) -> &Named {
         let named = self.anywhere.get(name).and_then(|places| places.get(place));
         named.expect("a policy that uses a port name keeps it alive")
     }
 
-    /// The set that holds exactly these fixed addresses. Panics if no policy uses them.
+    /// Returns the set that holds exactly these fixed addresses. Panics if no policy uses them.
     pub(crate) fn block(&self, addresses: &AddressSet) -> SetId {
         self.blocks.get(addresses).expect("a policy's blocks are made before it is compiled").set
     }
 
-    /// Number of pods that a used part names. 0 for a port name in a group, whose pods count with the group.
+    /// Returns the number of pods that a used part names. 0 for a port name in a group, whose pods count with the group.
     pub(crate) fn pods_named_by(&self, used: &Use) -> usize {
         match used {
             Use::Group(id) => self.get(*id).members.len(),
@@ -336,12 +336,12 @@ impl AddressBook {
     }
 }
 
-/// The properties of a pod on which sets depend, except its labels: addresses and container ports.
+/// Returns the properties of a pod on which sets depend, except its labels: addresses and container ports.
 fn shape(pod: &Pod) -> (&[IpAddr], &[crate::object::ContainerPort]) {
     (&pod.addresses, &pod.ports)
 }
 
-/// The addresses of an `ipBlock` without its `except` blocks.
+/// Returns the addresses of an `ipBlock` without its `except` blocks.
 pub(crate) fn addresses_of(block: &IpBlock) -> AddressSet {
     let except: AddressSet = block.except.iter().copied().collect();
     AddressSet::from_iter([block.cidr]).subtract(&except)

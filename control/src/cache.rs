@@ -23,7 +23,7 @@ pub struct PodKey(u32);
 
 type LabelPair = (Arc<str>, Arc<str>);
 
-/// The cluster's state and its indexes.
+/// The cluster's objects as of the last event, with indexes of the pods by name, namespace, label and address.
 #[derive(Debug, Default)]
 pub struct Cache {
     namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
@@ -37,7 +37,7 @@ pub struct Cache {
     gone: Vec<PodName>,
     pods_by_namespace: AHashMap<Arc<str>, BTreeSet<PodKey>>,
     pods_by_label: AHashMap<LabelPair, BTreeSet<PodKey>>,
-    /// Usually one pod per address. Two while an address moves from a terminated pod to another one.
+    /// The pods with each address: usually one, two while an address moves from a terminated pod to another one.
     pods_by_address: AHashMap<IpAddr, BTreeSet<PodKey>>,
     /// Running host-network pods, by node.
     host_network_pods: AHashMap<Arc<str>, BTreeSet<PodKey>>,
@@ -55,7 +55,7 @@ impl Cache {
         Self { default_isolation, ..Self::default() }
     }
 
-    /// The isolation of namespaces without the `extensions/v1beta1` annotation.
+    /// Returns the isolation of namespaces without the `extensions/v1beta1` annotation.
     pub fn default_isolation(&self) -> IngressIsolation {
         self.default_isolation
     }
@@ -202,45 +202,45 @@ impl Cache {
         }
     }
 
-    /// The pod of this key. `None` if it was removed.
+    /// Returns the pod of this key. `None` if it was removed.
     pub fn pod(&self, key: PodKey) -> Option<&Arc<Pod>> {
         self.pods[key.0 as usize].as_ref()
     }
 
-    /// The key of the pod of this name. `None` if it does not exist.
+    /// Returns the key of the pod of this name. `None` if it does not exist.
     pub fn pod_key(&self, name: &PodName) -> Option<PodKey> {
         self.pod_keys.get(name).copied()
     }
 
-    /// All pods, in no particular order.
+    /// Returns all pods, in no particular order.
     pub fn pods(&self) -> impl Iterator<Item = (PodKey, &Arc<Pod>)> {
         (0u32..).zip(&self.pods).filter_map(|(at, pod)| Some((PodKey(at), pod.as_ref()?)))
     }
 
-    /// The pods of a namespace.
+    /// Returns the pods of a namespace.
     pub fn pods_in(&self, namespace: &str) -> impl Iterator<Item = (PodKey, &Arc<Pod>)> {
         let keys = self.pods_by_namespace.get(namespace).into_iter().flatten();
         keys.filter_map(|&key| Some((key, self.pod(key)?)))
     }
 
-    /// The running host-network pods of a node, whose addresses are the node's.
+    /// Returns the running host-network pods of a node, whose addresses are the node's.
     pub fn host_network_pods<'a>(&'a self, node: &'a Arc<str>) -> impl Iterator<Item = &'a Arc<Pod>> {
         let keys = self.host_network_pods.get(node).into_iter().flatten();
         keys.filter_map(|&key| self.pod(key))
     }
 
-    /// The nodes with running host-network pods.
+    /// Returns the nodes with running host-network pods.
     pub fn host_networks(&self) -> impl Iterator<Item = &Arc<str>> {
         self.host_network_pods.keys()
     }
 
-    /// The pods that have this address.
+    /// Returns the pods that have this address.
     pub fn pods_at(&self, address: IpAddr) -> impl Iterator<Item = (PodKey, &Arc<Pod>)> {
         let keys = self.pods_by_address.get(&address).into_iter().flatten();
         keys.filter_map(|&key| Some((key, self.pod(key)?)))
     }
 
-    /// The addresses that several pods claim and none verifiably has ([`crate::claims`]).
+    /// Returns the addresses that several pods claim and none verifiably has ([`crate::claims`]).
     pub fn quarantined(&self) -> &BTreeSet<IpAddr> {
         &self.quarantined
     }
@@ -252,27 +252,27 @@ impl Cache {
         changed.then_some(CacheChange::Quarantine)
     }
 
-    /// All nodes, by name.
+    /// Returns all nodes, by name.
     pub fn nodes(&self) -> &BTreeMap<Arc<str>, Arc<Node>> {
         &self.nodes
     }
 
-    /// All namespaces, by name.
+    /// Returns all namespaces, by name.
     pub fn namespaces(&self) -> &BTreeMap<Arc<str>, Arc<Namespace>> {
         &self.namespaces
     }
 
-    /// All NetworkPolicies by name, including deleted ones that are still enforced and the policies of isolating namespaces.
+    /// Returns all NetworkPolicies by name, including deleted ones that are still enforced and the policies of isolating namespaces.
     pub fn policies(&self) -> &BTreeMap<PolicyName, Arc<Policy>> {
         &self.policies
     }
 
-    /// All cluster policies, by kind and name.
+    /// Returns all cluster policies, by kind and name.
     pub fn cluster_policies(&self) -> &BTreeMap<ClusterPolicyName, Arc<ClusterPolicy>> {
         &self.cluster_policies
     }
 
-    /// The NetworkPolicies of a namespace, sorted by name.
+    /// Returns the NetworkPolicies of a namespace, sorted by name.
     pub fn policies_in<'a>(&'a self, namespace: &'a Arc<str>) -> impl Iterator<Item = &'a Arc<Policy>> {
         let first = PolicyName { namespace: namespace.clone(), name: "".into() };
         self.policies.range(first..).take_while(move |(name, _)| name.namespace == *namespace).map(|(_, policy)| policy)
@@ -289,7 +289,7 @@ impl Cache {
         scope_covers(scope, namespace, self.namespaces.get(namespace).map(|namespace| &namespace.labels))
     }
 
-    /// The keys of the endpoints that a peer selects.
+    /// Returns the keys of the endpoints that a peer selects.
     pub fn pods_of_peer(&self, peer: &PodPeer) -> BTreeSet<PodKey> {
         let selected = |key: &PodKey| {
             self.pod(*key).is_some_and(|pod| {
@@ -307,7 +307,7 @@ impl Cache {
         }
     }
 
-    /// A superset of the selected pods: those that meet the requirement with the fewest pods. `None` if no requirement is indexed.
+    /// Returns a superset of the selected pods: those that meet the requirement with the fewest pods. `None` if no requirement is indexed.
     fn candidates<'a>(&'a self, selector: &'a Selector) -> Option<impl Iterator<Item = PodKey> + 'a> {
         let postings = |key: &Arc<str>, values: &'a [Arc<str>]| {
             let key = key.clone();
@@ -347,7 +347,7 @@ fn same_to_policy(old: Option<&Pod>, new: Option<&Pod>) -> bool {
     }
 }
 
-/// The node whose network a running host-network pod uses.
+/// Returns the node whose network a running host-network pod uses.
 fn host_of(pod: &Pod) -> Option<&Arc<str>> {
     pod.node.as_ref().filter(|_| pod.host_network && !pod.finished)
 }

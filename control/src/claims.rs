@@ -79,7 +79,7 @@ impl Claims {
         }
     }
 
-    /// All contested addresses, sorted.
+    /// Returns all contested addresses, sorted.
     pub(crate) fn contests(&self, cache: &Cache) -> Vec<Contest> {
         let contest = |(&address, others): (&IpAddr, &BTreeSet<PodName>)| {
             let pod = cache.pods_at(address).map(|(_, pod)| pod).find(|pod| pod.is_endpoint());
@@ -93,7 +93,7 @@ impl Claims {
         self.missed.iter().map(contest).collect()
     }
 
-    /// The contested addresses without an owner.
+    /// Returns the contested addresses without an owner.
     pub(crate) fn quarantined(&self, cache: &Cache) -> BTreeSet<IpAddr> {
         let has = |address: IpAddr| cache.pods_at(address).any(|(_, pod)| pod.is_endpoint());
         let missed = self.missed.keys().copied();
@@ -184,7 +184,7 @@ impl Claims {
         losing.into_iter().chain([event]).chain(getting).collect()
     }
 
-    /// The pod that has the address after the subject's change. `None` if a node has it, or no pod.
+    /// Returns the pod that has the address after the subject's change. `None` if a node has it, or no pod.
     fn holder(&self, cache: &Cache, address: IpAddr, subject: Option<&Subject<'_>>) -> Option<PodName> {
         if self.is_nodes(cache, address, subject) {
             return None;
@@ -219,7 +219,7 @@ impl Claims {
             || cache.pods_at(address).any(|(_, pod)| is_other(pod) && shares(pod))
     }
 
-    /// The pod with all addresses of its Pod object. `None` if the pod is unknown.
+    /// Returns the pod with all addresses of its Pod object. `None` if the pod is unknown.
     pub(crate) fn said<'a>(&'a self, cache: &'a Cache, name: &PodName) -> Option<&'a Arc<Pod>> {
         let known = || cache.pod_key(name).and_then(|key| cache.pod(key));
         self.short.get(name).or_else(known)

@@ -28,7 +28,7 @@ struct ListKey {
     numbers: Vec<Vec<(Transport, u16)>>,
 }
 
-/// Generates rule lists and shares equal ones.
+/// Generates the rule lists of pods from the compiled policies that select them. Pods with equal rules share a list.
 #[derive(Debug, Default)]
 pub struct Configurator {
     /// The generated lists. Those that no endpoint has any more are removed by [`Self::sweep`].
@@ -65,7 +65,7 @@ impl Configurator {
         self.lists.retain(|_, list| list.strong_count() > 0);
     }
 
-    /// All lists that at least one endpoint has.
+    /// Returns all lists that at least one endpoint has.
     pub(crate) fn lists(&self) -> impl Iterator<Item = Arc<TieredList>> {
         self.lists.values().filter_map(Weak::upgrade)
     }
@@ -108,7 +108,7 @@ fn tier(policy: &CompiledPolicy) -> Tier {
     policy.rank.as_ref().map_or(Tier::NetworkPolicy, |rank| rank.tier)
 }
 
-/// The policy's sort key among the policies of a pod.
+/// Returns the policy's sort key among the policies of a pod.
 fn place(policy: &CompiledPolicy) -> (Tier, Option<&Rank>, &PolicyName) {
     (tier(policy), policy.rank.as_ref(), &policy.name)
 }
@@ -119,7 +119,7 @@ fn concerns(policy: &CompiledPolicy, direction: Direction, all: &[&Revision]) ->
     policy.matches(direction).is_some() && (policy.version != PolicyVersion::V1beta1 || namespace_isolates())
 }
 
-/// The port numbers that the pod's containers declare for a match's port names, sorted.
+/// Returns the port numbers that the pod's containers declare for a match's port names, sorted.
 fn numbers(entry: &Match, pod: &Pod) -> Vec<(Transport, u16)> {
     let names = |transport, name: &Arc<str>| entry.named.iter().any(|(t, n)| *t == transport && n == name);
     let ports = pod.ports.iter().filter(|port| names(port.transport, &port.name));
@@ -203,7 +203,7 @@ fn isolate(
     rules
 }
 
-/// The services of a match on this pod. `None` if the match has only port names, and the pod declares none of them.
+/// Returns the protocols and ports of a match on this pod. `None` if the match has only port names, and the pod declares none of them.
 fn services(entry: &Match, pod: &Pod) -> Option<Services> {
     let Services::Set(numbered) = &entry.services else { return Some(Services::Any) };
     if entry.named.is_empty() {

@@ -162,12 +162,12 @@ impl SetMirror {
         }
     }
 
-    /// The members of a set. `None` if the set does not exist.
+    /// Returns the members of a set. `None` if the set does not exist.
     pub fn get(&self, set: SetId) -> Option<&AddressSet> {
         self.0.get(&set)
     }
 
-    /// All sets with their members, sorted by identity.
+    /// Returns all sets with their members, sorted by identity.
     pub fn sets(&self) -> impl Iterator<Item = (SetId, &AddressSet)> {
         self.0.iter().map(|(&set, members)| (set, members))
     }

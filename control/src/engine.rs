@@ -26,7 +26,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// The engine's name in the configuration.
+    /// Returns the engine's name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Acl => "acl",

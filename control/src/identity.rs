@@ -52,7 +52,7 @@ impl Identity {
         self.0 & Self::LOCAL != 0
     }
 
-    /// The name of a reserved identity. `None` for other numbers.
+    /// Returns the name of a reserved identity. `None` for other numbers.
     pub const fn reserved(self) -> Option<&'static str> {
         match self {
             Self::ANY => Some("any"),
@@ -75,7 +75,7 @@ impl fmt::Display for Identity {
 pub struct LabelSet(Arc<str>);
 
 impl LabelSet {
-    /// The labels of a pod and its namespace. The namespace's key cannot be a pod label.
+    /// Returns the labels of a pod and its namespace. The namespace's key cannot be a pod label.
     pub fn of_pod(namespace: &str, labels: &Labels) -> Self {
         Self::of_pod_within(namespace, labels, &[])
     }
@@ -90,18 +90,18 @@ impl LabelSet {
         Self(text.into())
     }
 
-    /// The addresses that are in exactly these blocks, of all blocks that policies name.
+    /// Returns the addresses that are in exactly these blocks, of all blocks that policies name.
     pub fn of_blocks<'a>(blocks: impl IntoIterator<Item = &'a IpNet>) -> Self {
         let blocks: BTreeSet<&IpNet> = blocks.into_iter().collect();
         Self(blocks.into_iter().map(|block| format!("cidr:{block};")).collect::<String>().into())
     }
 
-    /// The labels as text, in the form `key=value;key=value;`.
+    /// Returns the labels as text, in the form `key=value;key=value;`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// FNV-1a with 64 bits, which is equal on all machines and in all versions, unlike keyed hashes. Source: draft-eastlake-fnv, "FNV-1a".
+    /// Hashes the labels with 64-bit FNV-1a (draft-eastlake-fnv), which is equal on all machines and in all versions, unlike keyed hashes.
     fn hash(&self) -> u64 {
         self.0
             .bytes()
@@ -115,7 +115,7 @@ impl fmt::Display for LabelSet {
     }
 }
 
-/// The label set to which a number is assigned.
+/// The owner of a number: a label set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     labels: LabelSet,
@@ -191,17 +191,17 @@ impl Identities {
         displaced.into_iter().for_each(|other| self.settle(other));
     }
 
-    /// The number of a label set. `None` if it has none.
+    /// Returns the number of a label set. `None` if it has none.
     pub fn of(&self, labels: &LabelSet) -> Option<Identity> {
         self.by_labels.get(labels).copied()
     }
 
-    /// The label set with a number. `None` if no label set has it.
+    /// Returns the label set with a number. `None` if no label set has it.
     pub fn labels(&self, number: Identity) -> Option<&LabelSet> {
         self.by_number.get(&number).map(|held| &held.labels)
     }
 
-    /// All label sets in the order of their numbers.
+    /// Returns all label sets in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (Identity, &LabelSet)> {
         self.by_number.iter().map(|(&number, held)| (number, &held.labels))
     }
@@ -211,7 +211,7 @@ impl Identities {
         self.local
     }
 
-    /// The number that is the label set's choice with this index, derived from its hash. Index 0 is the first choice.
+    /// Returns the number that is the label set's choice with this index, derived from its hash. Index 0 is the first choice.
     fn choice(&self, labels: &LabelSet, choice: u32) -> Identity {
         let hash = labels.hash();
         // Label sets with the same first choice rarely have the same second choice: the hash's upper half sets the step. An odd step, and

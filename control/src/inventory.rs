@@ -34,7 +34,7 @@ pub enum Key {
 }
 
 impl fmt::Display for Key {
-    /// `NetworkPolicy shop/db`, with Kubernetes' name of the kind.
+    /// Writes Kubernetes' name of the kind, then the object's name: `NetworkPolicy shop/db`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(name) => write!(f, "Node {name}"),
@@ -49,7 +49,7 @@ impl fmt::Display for Key {
 }
 
 impl Key {
-    /// The key of an event's object.
+    /// Returns the key of an event's object.
     pub fn of_event(event: &Event) -> Self {
         match event {
             Event::Apply(object) => Self::of(object),
@@ -63,7 +63,7 @@ impl Key {
         }
     }
 
-    /// The key of an object.
+    /// Returns the key of an object.
     pub fn of(object: &Object) -> Self {
         match object {
             Object::Node(node) => Self::Node(node.name.clone()),
@@ -103,12 +103,12 @@ impl Inventory {
         self.objects.is_empty()
     }
 
-    /// All objects, sorted by kind and name.
+    /// Returns all objects, sorted by kind and name.
     pub fn objects(&self) -> impl Iterator<Item = &Object> {
         self.objects.values()
     }
 
-    /// The object of this key. `None` if it was not listed.
+    /// Returns the object of this key. `None` if it was not listed.
     pub fn get(&self, key: &Key) -> Option<&Object> {
         self.objects.get(key)
     }

@@ -93,7 +93,7 @@ impl Transport {
     /// All transport protocols.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
 
-    /// The IANA protocol number.
+    /// Returns the IANA protocol number.
     pub const fn number(self) -> u8 {
         match self {
             Self::Tcp => bulkhead_classifier::protocol::TCP,
@@ -102,12 +102,12 @@ impl Transport {
         }
     }
 
-    /// The classifier's service with this protocol and the ports `first ..= last`.
+    /// Returns the classifier's service with this protocol and the ports `first ..= last`.
     pub(crate) const fn service(self, first: u16, last: u16) -> Service {
         Service { protocols: (self.number(), self.number()), ports: PortRange { first, last } }
     }
 
-    /// The name that Kubernetes uses: `TCP`, `UDP`, `SCTP`.
+    /// Returns the name that Kubernetes uses: `TCP`, `UDP`, `SCTP`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -116,7 +116,7 @@ impl Transport {
         }
     }
 
-    /// The protocol with this name, in Kubernetes' spelling. `None` for any other text.
+    /// Returns the protocol with this name, in Kubernetes' spelling. `None` for any other text.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|transport| transport.name() == name)
     }
@@ -160,7 +160,7 @@ pub enum Denied {
 }
 
 impl Denied {
-    /// The value's name in the annotation and in configurations.
+    /// Returns the value's name in the annotation and in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Drop => "drop",
@@ -168,7 +168,7 @@ impl Denied {
         }
     }
 
-    /// The value with this name. `None` for any other text.
+    /// Returns the value with this name. `None` for any other text.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Drop, Self::Refuse].into_iter().find(|denied| denied.name() == name)
     }
@@ -188,7 +188,7 @@ pub enum Enforcement {
 }
 
 impl Enforcement {
-    /// The value's name in the annotation and in configurations.
+    /// Returns the value's name in the annotation and in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Enforce => "enforce",
@@ -196,7 +196,7 @@ impl Enforcement {
         }
     }
 
-    /// The value with this name. `None` for any other text.
+    /// Returns the value with this name. `None` for any other text.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Enforce, Self::Audit].into_iter().find(|enforcement| enforcement.name() == name)
     }

@@ -18,7 +18,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// `ingress` or `egress`.
+    /// Returns the direction's name: `ingress` or `egress`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ingress => "ingress",
@@ -26,7 +26,7 @@ impl Direction {
         }
     }
 
-    /// The direction of the same traffic at its other end.
+    /// Returns the direction of the same traffic at its other end.
     pub const fn opposite(self) -> Self {
         match self {
             Self::Ingress => Self::Egress,
@@ -142,7 +142,7 @@ impl Origins {
     /// The number of [`Origin::OwnPod`], also constant.
     pub const OWN_POD: OriginId = OriginId(1);
 
-    /// The number of [`Origin::NotIsolated`], also constant.
+    /// Returns the number of [`Origin::NotIsolated`], also constant.
     pub const fn not_isolated(direction: Direction) -> OriginId {
         match direction {
             Direction::Ingress => OriginId(2),
@@ -182,12 +182,12 @@ impl Origins {
         self.by_id.get(&id)
     }
 
-    /// The known origins whose numbers are `first` or later, in the order in which they were numbered.
+    /// Returns the known origins whose numbers are `first` or later, in the order in which they were numbered.
     pub fn since(&self, first: OriginId) -> impl Iterator<Item = (OriginId, &Origin)> {
         self.by_id.range(first..).map(|(&id, origin)| (id, origin))
     }
 
-    /// The numbers of isolations, each with the isolating policies.
+    /// Returns the numbers of isolations, each with the isolating policies.
     pub(crate) fn isolations(&self) -> impl Iterator<Item = (OriginId, &[PolicyName])> {
         self.by_id.iter().filter_map(|(&id, origin)| match origin {
             Origin::Isolation { policies, .. } => Some((id, &**policies)),
@@ -212,7 +212,7 @@ impl Origins {
         self.before = self.by_id.len();
     }
 
-    /// Number of origins that have a number.
+    /// Returns the number of origins that have a number.
     #[expect(clippy::len_without_is_empty, reason = "some origins always have a number")]
     pub fn len(&self) -> usize {
         self.by_id.len()

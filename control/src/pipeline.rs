@@ -180,7 +180,7 @@ impl Pipeline {
         self.take_in(events)
     }
 
-    /// For each attached pod, whether policy knows it, or why not.
+    /// Returns for each attached pod whether policy knows it, or why not.
     pub fn standings(&self) -> BTreeMap<PodName, Standing> {
         let covers = |pod: &Pod| self.processor.scope().covers(pod);
         self.attachments.standings(&self.cache, covers)
@@ -278,7 +278,7 @@ impl Pipeline {
         Transaction { resync: false, sets, endpoints, nodes, dropped }
     }
 
-    /// The node with the addresses of its object and of its host-network pods. `None` without an object and addresses.
+    /// Returns the node with the addresses of its object and of its host-network pods. `None` without an object and addresses.
     fn node_state(&self, name: &Arc<str>) -> Option<Arc<Node>> {
         let object = self.cache.nodes().get(name);
         let mut node = match object {
@@ -328,18 +328,18 @@ impl Pipeline {
         });
     }
 
-    /// The rules that a renderer could not express, with the rules in force instead. All other rules are in force.
+    /// Returns the rules that a renderer could not express, with the rules in force instead. All other rules are in force.
     pub fn refusals(&self) -> Vec<Refusal> {
         let enforcing = self.renderers.iter().flat_map(|renderer| renderer.refusals());
         enforcing.chain(self.shadow.iter().flat_map(Shadow::refusals)).collect()
     }
 
-    /// The meaning of the origin numbers in verdicts.
+    /// Returns the meaning of the origin numbers in verdicts.
     pub fn origins(&self) -> &Origins {
         &self.origins
     }
 
-    /// The origins of the isolation rules whose denied packets are refused with a reset or an ICMP error, not silently dropped. The
+    /// Returns the origins of the isolation rules whose denied packets are refused with a reset or an ICMP error, not silently dropped. The
     /// annotation of the denying policies' namespace decides, or `default` if the namespace has none.
     ///
     /// The sender's policies deny its egress, the receiver's policies its ingress. A policy belongs to the namespace of its pods.
@@ -355,12 +355,12 @@ impl Pipeline {
         self.origins.isolations().filter(|(_, policies)| refuses(policies)).map(|(id, _)| id).collect()
     }
 
-    /// The addresses that several pods, or a pod and a node, claim.
+    /// Returns the addresses that several pods, or a pod and a node, claim.
     pub fn contests(&self) -> Vec<Contest> {
         self.claims.contests(&self.cache)
     }
 
-    /// The state after the last batch. Its pods have only the addresses that [`crate::claims`] gives them.
+    /// Returns the state after the last batch. Its pods have only the addresses that [`crate::claims`] gives them.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }

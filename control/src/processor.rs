@@ -59,13 +59,13 @@ struct Assignment {
 /// A compiled policy with a unique number. Equal numbers mean equal results.
 #[derive(Clone, Debug)]
 pub struct Revision {
-    /// A number that is never reused.
+    /// The revision's number, which is never reused.
     pub number: u64,
     /// The compiled policy.
     pub policy: Arc<CompiledPolicy>,
 }
 
-/// The changes that a batch caused.
+/// The changes that a batch of events caused: affected pods and address sets.
 #[derive(Debug, Default)]
 pub struct Committed {
     /// Pods whose rules may have changed, including pods that left the scope.
@@ -76,7 +76,7 @@ pub struct Committed {
     pub dropped: Vec<SetId>,
 }
 
-/// The address book, and the policies that select pods of the scope.
+/// Compiles the policies that select pods of the scope, and tracks which pods and address sets each change affects.
 #[derive(Debug)]
 pub struct Processor {
     scope: Scope,
@@ -114,12 +114,12 @@ impl Processor {
         }
     }
 
-    /// The work since the processor was made.
+    /// Returns the work since the processor was made.
     pub fn work(&self) -> Work {
         self.work
     }
 
-    /// The pods that get rules.
+    /// Returns the pods that get rules.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
@@ -130,17 +130,17 @@ impl Processor {
         self.auditing = default;
     }
 
-    /// The default of [`Processor::set_auditing`].
+    /// Returns the default of [`Processor::set_auditing`].
     pub fn auditing(&self) -> Option<Enforcement> {
         self.auditing
     }
 
-    /// The audited policies that select a pod of the scope, as of the last commit.
+    /// Returns the audited policies that select a pod of the scope, as of the last commit.
     pub fn audited(&self) -> &BTreeSet<PolicyName> {
         &self.audited
     }
 
-    /// The compiled policies that select the pod, sorted by name, as of the last commit.
+    /// Returns the compiled policies that select the pod, sorted by name, as of the last commit.
     pub fn policies_of(&self, pod: PodKey) -> impl Iterator<Item = &Revision> {
         let names = self.policies_of.get(&pod).into_iter().flatten();
         names.filter_map(|name| self.assignments.get(name)?.compiled.as_ref())
@@ -165,7 +165,7 @@ impl Processor {
         committed
     }
 
-    /// Applies one change of the cache.
+    /// Applies one change of the cache: updates the address sets and records the policies to compile. The next commit compiles them.
     pub fn process(&mut self, cache: &Cache, change: &CacheChange) {
         match change {
             CacheChange::Policy { name, new, .. } => {
@@ -219,20 +219,20 @@ impl Processor {
         Committed { affected, sets, dropped }
     }
 
-    /// The largest number of pods that one policy names. A pod counts once per group that contains it. A port name that is looked up on all
-    /// pods counts the pods that declare it.
+    /// Returns the largest number of pods that one policy names. A pod counts once per group that contains it. A port name that is looked
+    /// up on all pods counts the pods that declare it.
     pub(crate) fn most_named(&self) -> usize {
         let named = |assignment: &Assignment| assignment.uses.iter().map(|used| self.book.pods_named_by(used)).sum();
         self.assignments.values().map(named).max().unwrap_or(0)
     }
 
-    /// Number of stored items: policies, pods with policies, and entries of the address book.
+    /// Returns the number of stored items: policies, pods with policies, and entries of the address book.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.book.held() + self.assignments.len() + self.policies_of.len()
     }
 
-    /// All sets in use, computed from the cache: the reference for the deltas.
+    /// Returns all sets in use, computed from the cache: the reference for the deltas.
     #[cfg(test)]
     pub(crate) fn sets(&self, cache: &Cache) -> BTreeMap<SetId, bulkhead_classifier::AddressSet> {
         self.book.all(cache)

@@ -61,7 +61,7 @@ impl Selector {
         Self { requirements }
     }
 
-    /// The requirements, sorted.
+    /// Returns the requirements, sorted.
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }
@@ -94,7 +94,7 @@ impl Condition {
 }
 
 impl fmt::Display for Selector {
-    /// The syntax of `kubectl -l`: `app=web,tier in (a,b),!debug`. `<everything>` without requirements.
+    /// Writes the selector in the syntax of `kubectl -l`: `app=web,tier in (a,b),!debug`. `<everything>` without requirements.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.requirements.is_empty() {
             return f.write_str("<everything>");

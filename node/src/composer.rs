@@ -44,7 +44,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 struct Refused {
     /// Why publishing failed, to log each error once.
     why: String,
-    /// Time of the next attempt.
+    /// When publishing is tried again.
     again: Instant,
     /// Whether the policy changed; otherwise ports or routes did.
     is_policy: bool,
@@ -401,13 +401,13 @@ mod tests {
             .unwrap()
     }
 
-    /// The generation in force, and whether it has this pod.
+    /// Returns the generation in force, and whether it has this pod.
     fn in_force(composer: &Composer, pod: &str) -> (u64, bool) {
         let snapshot = composer.current();
         (snapshot.generation(), snapshot.port_named(pod).is_some())
     }
 
-    /// A route for which composing fails. The configuration's check refuses such a route.
+    /// Returns a route for which composing fails. The configuration's check refuses such a route.
     fn nowhere() -> Option<Vec<RouteEntry>> {
         Some(vec![RouteEntry { prefix: "10.9.0.0/16".parse().unwrap(), via: None, port: "nowhere".into() }])
     }

@@ -191,7 +191,7 @@ impl Config {
         Self::parse_for(node, &file, &text, path.parent().unwrap_or(Path::new("")))
     }
 
-    /// Parses the text of a file. Relative paths start at `folder`.
+    /// Parses and checks the text of a configuration file. Relative paths start at `folder`.
     ///
     /// # Errors
     /// As for [`Config::read`].

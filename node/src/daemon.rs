@@ -129,7 +129,7 @@ impl Daemon {
         }
     }
 
-    /// Announces that forwarding has started.
+    /// Ends the takeover from the previous process. Announces in the ready file, to systemd and in the log that forwarding has started.
     fn announce(&self, open: usize, all: usize) -> anyhow::Result<()> {
         self.composer.enter_flows();
         self.observer.settle();
@@ -208,7 +208,7 @@ impl Daemon {
         self.next_hops.check(&self.composer.peers(), &self.config);
     }
 
-    /// Prints the counts so far.
+    /// Prints the summary of all counters since the start.
     fn summarize(&self) {
         if let Err(error) = print(self.format, &self.observer.observe()) {
             log::error(&format!("cannot print the summary: {error:#}"));

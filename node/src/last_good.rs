@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::scratch::Scratch;
 
-    /// One object of each kind, with all fields set.
+    /// Returns one object of each kind, with all fields set.
     fn objects() -> Vec<Object> {
         let state = r#"
 apiVersion: v1

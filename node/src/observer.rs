@@ -55,7 +55,7 @@ pub(super) struct Observer {
     last_told: Arc<LastTold>,
 }
 
-/// Facts that do not change, and the counters that other threads update.
+/// Facts about the vswitch that stay constant while it runs, and the counters that its threads update.
 pub(super) struct About {
     pub(super) started: Instant,
     pub(super) stream: Arc<StreamCounts>,
@@ -92,7 +92,7 @@ pub(super) struct Observation {
     pub(super) capture: Option<CaptureCounters>,
     /// Policies in audit mode. `None` until a state is loaded.
     pub(super) audited: Option<Arc<BTreeSet<AuditedPolicy>>>,
-    /// Number of connections that each of those policies would have denied.
+    /// Number of connections that each audited policy would have denied.
     pub(super) audit: AuditTotals,
     pub(super) uptime: Duration,
 }

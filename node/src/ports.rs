@@ -46,7 +46,7 @@ pub(super) enum Question {
     Remove(PortKey),
     /// Report whether the port with this key is served.
     Check(PortKey),
-    /// Remove all added ports except these. With a network's name, remove only ports of that network.
+    /// Remove all ports added at run time except those with these keys. With a network's name, remove only ports of that network.
     Retain(Vec<PortKey>, Option<String>),
 }
 

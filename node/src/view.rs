@@ -178,7 +178,7 @@ mod tests {
         )
     }
 
-    /// The ports of a configuration, all open, and its routes.
+    /// Returns the ports of a configuration, all open, and its routes.
     fn open(ports: &str) -> (Vec<PortView>, Vec<RouteEntry>) {
         let text = format!("node: n\nstate: {{paths: [s]}}\n{ports}\n");
         let config = Config::parse("c", &text, Path::new("")).unwrap();

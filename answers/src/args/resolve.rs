@@ -50,7 +50,7 @@ pub struct Resolve {
 pub struct Destination {
     /// IPv4 or IPv6 address.
     pub address: IpAddr,
-    /// `None` for ICMP.
+    /// The destination port and its protocol. `None` for ICMP.
     pub port: Option<(Transport, u16)>,
 }
 

@@ -22,7 +22,7 @@ pub enum Target {
 pub struct ServiceTarget {
     /// Namespace and name.
     pub name: ServiceName,
-    /// `None` if another option names the port, or for all ports.
+    /// The Service's port. `None` if another option names the port, or for all ports.
     pub port: Option<ServicePortWord>,
 }
 

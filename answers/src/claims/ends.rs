@@ -29,7 +29,7 @@ pub(super) enum Who {
 /// The properties that a claim's end demands of pods. A pod must have all of them.
 #[derive(Debug, Default)]
 pub(super) struct PodsOf {
-    /// One of these namespaces. Empty means any.
+    /// The namespaces, of which the pod must be in one. Empty means any.
     pub(super) namespaces: Vec<Arc<str>>,
     pub(super) namespace_labels: Labels,
     pub(super) labels: Labels,

@@ -32,7 +32,7 @@ struct Listing {
     pods: Vec<PodMaps>,
 }
 
-/// The policy maps of a pod.
+/// The printed policy maps of a pod, for both directions.
 struct PodMaps {
     pod: PodName,
     addresses: Vec<IpAddr>,

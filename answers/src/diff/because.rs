@@ -83,7 +83,7 @@ pub(super) struct Telling {
     pub(super) because: Because,
 }
 
-/// Reports by index in [`Difference::deltas`].
+/// The reports of each list of deltas, by its index in [`Difference::deltas`].
 #[derive(Debug)]
 pub(super) struct Tellings(Vec<Vec<Telling>>);
 

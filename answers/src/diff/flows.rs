@@ -26,7 +26,7 @@ pub(super) struct FlowChange {
     pub(super) before: &'static str,
     pub(super) after: &'static str,
     pub(super) sessions: u64,
-    /// `None` if the log does not count packets and bytes.
+    /// Number of packets in both directions. `None` if the log does not count packets and bytes.
     pub(super) packets: Option<u64>,
     pub(super) bytes: Option<u64>,
     pub(super) because: Because,

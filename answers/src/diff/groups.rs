@@ -19,7 +19,7 @@ use super::{ALLOW, Change, DENY, Take, family};
 /// Name of a pod's own node as the other end.
 const OWN_NODE: &str = "own node";
 
-/// What all pairs of a rectangle share: the index of their deltas, and whether pods and their own nodes are excluded.
+/// What all pairs of a group of sources and a group of destinations share: the index of their deltas, and whether own nodes are excluded.
 type About = (usize, bool);
 
 /// Reports the changes by groups.

@@ -259,7 +259,7 @@ struct Session {
     ended: bool,
 }
 
-/// Everything read from sources so far.
+/// All sessions read from captures and flow logs so far, with their losses.
 #[derive(Debug, Default)]
 pub struct Observations {
     sessions: HashMap<SessionKey, Session>,

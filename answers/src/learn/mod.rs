@@ -124,7 +124,7 @@ struct State {
     isolation: IngressIsolation,
 }
 
-/// The result: the learned policies, their proof, and their surplus.
+/// The result: the learned policies, their verdicts on the seen flows, and what they allow beyond those flows.
 struct Lesson {
     wanted: Wanted,
     yaml: String,
@@ -154,7 +154,7 @@ fn learn(mut state: State, flows: &[ObservedFlow], wanted: Wanted) -> anyhow::Re
     Ok(Lesson { wanted, yaml, policies, workloads, evidence, proof, surplus })
 }
 
-/// The state compiled to address sets.
+/// A state compiled to rules and address sets, without tables.
 struct Sets {
     pipeline: Pipeline,
     reachability: Reachability,

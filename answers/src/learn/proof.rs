@@ -59,7 +59,7 @@ fn list(out: &mut impl Write, lines: &[String]) -> io::Result<()> {
 }
 
 impl Lesson {
-    /// Writes the proof, the surplus and the maturity of the evidence.
+    /// Writes which seen sessions the learned policies allow, what they allow beyond, and how complete the evidence is.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let sessions = self.evidence.sessions();
         match self.policies.len() {

@@ -180,7 +180,7 @@ fn type_name(direction: Direction) -> &'static str {
     }
 }
 
-/// A rule, or policies that isolate, deciding instead of another rule.
+/// A rule, or the policies that isolate a pod, that decide instead of a dead rule.
 struct Decider<'a> {
     text: String,
     is_cluster: bool,

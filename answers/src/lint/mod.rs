@@ -179,8 +179,8 @@ struct Focus<'a> {
 }
 
 impl<'a> Focus<'a> {
-    /// # Errors
-    /// If a named policy or namespace has no policies: the result would be empty whatever is wrong.
+    /// Reads the selection from the arguments. An error if a named policy does not exist, or a named namespace has no policies: the result
+    /// would be empty whatever is wrong.
     fn of(args: &'a Lint, subjects: &[Subject<'_>]) -> anyhow::Result<Self> {
         let spaces: BTreeSet<&Arc<str>> = subjects.iter().map(|subject| &subject.name.namespace).collect();
         for name in &args.namespaces {

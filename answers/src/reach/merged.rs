@@ -32,7 +32,7 @@ const NAMED: usize = 3;
 /// Pods of one workload with the same connections, or an external address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct End {
-    /// `None` for an external address.
+    /// The pods' namespace. `None` for an external address.
     pub(super) namespace: Option<Arc<str>>,
     /// Name of the workload or pod, or the address.
     pub(super) name: String,

@@ -115,7 +115,7 @@ impl<A: Address> Axis<A> {
         A::separator(&leaves[piece / NODE], piece % NODE)
     }
 
-    /// Whether each of these points is the last point of a piece.
+    /// Whether every one of `points` is the last value of its piece. A piece is a range of field values with one class.
     pub(super) fn ends_at(&self, points: &[A]) -> bool {
         points.iter().all(|&point| self.last(self.piece(Scalar, point)) == point)
     }

@@ -72,13 +72,13 @@ impl Candidates {
         all
     }
 
-    /// The groups that select namespaces by label.
+    /// Returns the groups that select namespaces by label.
     pub(super) fn of_namespaces(&self) -> impl Iterator<Item = GroupId> + use<> {
         self.selected.iter().copied().collect::<Vec<_>>().into_iter()
     }
 }
 
-/// A label that every pod of the selector must have, with its permitted values. `None` if the selector requires no value.
+/// Returns a label that every pod of the selector must have, with its permitted values. `None` if the selector requires no value.
 fn asked(selector: &Selector) -> Option<(&Arc<str>, &[Arc<str>])> {
     let asked = selector.requirements().iter().filter_map(|requirement| match &requirement.condition {
         Condition::In(values) => Some((&requirement.key, values.as_slice())),

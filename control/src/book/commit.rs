@@ -115,7 +115,7 @@ impl AddressBook {
         all
     }
 
-    /// All sets with their members: the slow reference for the deltas.
+    /// Returns all sets with their members: the slow reference for the deltas.
     #[cfg(test)]
     pub(crate) fn all(&self, cache: &Cache) -> BTreeMap<SetId, AddressSet> {
         let named = |named: &Named| named.numbers().map(|(_, set)| set).collect::<Vec<_>>();

@@ -93,12 +93,12 @@ impl Named {
         in_use
     }
 
-    /// Number of pods that declare the name. A pod counts once per number.
+    /// Returns the number of pods that declare the name. A pod counts once per number.
     pub(super) fn pods(&self) -> usize {
         self.numbers.values().map(|number| number.pods).sum()
     }
 
-    /// The name's numbers, each with its set.
+    /// Returns the name's numbers, each with its set.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = (u16, SetId)> {
         self.numbers.iter().map(|(&number, entry)| (number, entry.set))
     }
@@ -119,7 +119,7 @@ impl Named {
     }
 }
 
-/// The numbers of a port name on a pod: several if containers declare the same name.
+/// Returns the numbers of a port name on a pod: several if containers declare the same name.
 fn numbers_of<'a>(pod: &'a Pod, (transport, name): &'a PortName) -> impl Iterator<Item = u16> + 'a {
     pod.ports.iter().filter(|port| port.transport == *transport && port.name == *name).map(|port| port.port)
 }

@@ -32,7 +32,7 @@ impl Told {
 }
 
 impl AddressBook {
-    /// The set of a selector's nodes. Panics if no policy uses the selector.
+    /// Returns the set of a selector's nodes. Panics if no policy uses the selector.
     pub(crate) fn nodes(&self, selector: &Selector) -> SetId {
         self.nodes.get(selector).expect("a policy's nodes are made before it is compiled").set
     }
@@ -55,7 +55,7 @@ impl AddressBook {
         }
     }
 
-    /// The set of quarantined addresses. Panics if no policy uses the set.
+    /// Returns the set of quarantined addresses. Panics if no policy uses the set.
     pub(crate) fn quarantine(&self) -> SetId {
         self.quarantine.as_ref().expect("a policy's quarantine is made before it is compiled").set
     }

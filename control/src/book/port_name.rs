@@ -20,7 +20,7 @@ pub(crate) enum Anywhere {
 }
 
 impl Anywhere {
-    /// The addresses that count. `None` if all addresses count.
+    /// Returns the addresses to which the lookup is limited. `None` if it covers all endpoints.
     pub(super) fn bounds(&self) -> Option<AddressSet> {
         match self {
             Self::Everybody => None,

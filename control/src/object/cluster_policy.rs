@@ -25,7 +25,7 @@ impl Tier {
     /// All tiers in order of evaluation.
     pub const ALL: [Self; 3] = [Self::Admin, Self::NetworkPolicy, Self::Baseline];
 
-    /// The tier's name in Kubernetes.
+    /// Returns the tier's name in Kubernetes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Admin => "Admin",
@@ -47,7 +47,7 @@ pub enum RuleAction {
 }
 
 impl RuleAction {
-    /// The action's name in `policy.networking.k8s.io/v1alpha2`.
+    /// Returns the action's name in `policy.networking.k8s.io/v1alpha2`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Accept => "Accept",
@@ -72,7 +72,7 @@ impl ClusterPolicyKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::ClusterNetworkPolicy, Self::AdminNetworkPolicy, Self::BaselineAdminNetworkPolicy];
 
-    /// The kind's name in Kubernetes.
+    /// Returns the kind's name in Kubernetes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
@@ -99,7 +99,7 @@ impl ClusterPolicyName {
 }
 
 impl fmt::Display for ClusterPolicyName {
-    /// `ClusterNetworkPolicy deny-all`.
+    /// Writes kind and name: `ClusterNetworkPolicy deny-all`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.name(), self.name)
     }

@@ -143,7 +143,7 @@ impl Timestamp {
 }
 
 impl Pod {
-    /// The workload that created the pod, or the pod itself if none did.
+    /// Returns the workload that created the pod, or the pod itself if none did.
     pub fn workload(&self) -> Workload {
         match &self.owner {
             Some(owner) => Workload::clone(owner),

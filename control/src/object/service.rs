@@ -69,7 +69,7 @@ pub enum TrafficPolicy {
 }
 
 impl TrafficPolicy {
-    /// The policy's name in Kubernetes.
+    /// Returns the policy's name in Kubernetes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cluster => "Cluster",
@@ -94,7 +94,7 @@ pub struct EndpointSlice {
 }
 
 impl EndpointSlice {
-    /// The namespace and name of its Service. `None` if the slice belongs to no Service.
+    /// Returns the namespace and name of its Service. `None` if the slice belongs to no Service.
     pub fn service_name(&self) -> Option<ServiceName> {
         let service = self.service.clone()?;
         Some(ServiceName { namespace: self.name.namespace.clone(), name: service })

@@ -74,7 +74,7 @@ pub enum AuditedPolicy {
 }
 
 impl std::fmt::Display for AuditedPolicy {
-    /// `shop/web`, or `ClusterNetworkPolicy web`.
+    /// Writes `shop/web` for a NetworkPolicy, `ClusterNetworkPolicy web` for a cluster policy.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Namespaced(name) => name.fmt(f),
@@ -169,7 +169,7 @@ impl Shadow {
         self.form.renderer().origins()
     }
 
-    /// The rules that the renderer of the audit tables could not express. They affect the audit, not enforcement.
+    /// Returns the rules that the renderer of the audit tables could not express. They affect the audit, not enforcement.
     pub(super) fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = self.form.renderer().refusals();
         refusals.iter_mut().for_each(|refusal| refusal.subject = format!("the audit of {}", refusal.subject));
@@ -233,7 +233,7 @@ impl Pipeline {
         false
     }
 
-    /// The audited policies that select a pod of the scope, sorted by name.
+    /// Returns the audited policies that select a pod of the scope, sorted by name.
     pub fn audited_policies(&self) -> BTreeSet<AuditedPolicy> {
         let cluster = self.cache.cluster_policies().keys().map(|name| (name.key(), name));
         let cluster: BTreeMap<PolicyName, &ClusterPolicyName> = cluster.collect();
@@ -259,8 +259,8 @@ impl Pipeline {
         Some(said.unwrap_or_default())
     }
 
-    /// The policies that are enforced although they, or their namespaces, request an audit, each with its position in the source. Empty if
-    /// auditing is enabled.
+    /// Returns the policies that are enforced although they, or their namespaces, request an audit, each with its position in the source.
+    /// Empty if auditing is enabled.
     pub fn unaudited_policies(&self) -> Vec<(AuditedPolicy, Option<Position>)> {
         if self.processor.auditing().is_some() {
             return Vec::new();
@@ -274,12 +274,12 @@ impl Pipeline {
         own.chain(cluster).collect()
     }
 
-    /// The audit tables of a node. `None` if they cannot differ from those in force.
+    /// Returns the audit tables of a node. `None` if they cannot differ from those in force.
     pub fn audit_tables(&self, node: &str) -> Option<AuditTables> {
         self.all_audit_tables().remove(node)
     }
 
-    /// The audit tables of all nodes of the scope whose tables may differ from those in force.
+    /// Returns the audit tables of all nodes of the scope whose tables may differ from those in force.
     pub fn all_audit_tables(&self) -> BTreeMap<Arc<str>, AuditTables> {
         let Some(shadow) = &self.shadow else { return BTreeMap::new() };
         let mut differing: BTreeMap<&Arc<str>, Differing> = BTreeMap::new();

@@ -38,17 +38,17 @@ impl Enforcing {
 }
 
 impl Pipeline {
-    /// The engine that makes the tables. [`Engine::Acl`] if tables at the destination are not used.
+    /// Returns the engine that makes the tables. [`Engine::Acl`] if tables at the destination are not used.
     pub fn engine(&self) -> Engine {
         self.enforcing.engine()
     }
 
-    /// How the engine is chosen.
+    /// Returns how the engine is chosen: by the configuration, or by the state.
     pub const fn choice(&self) -> Choice {
         self.choice
     }
 
-    /// The largest number of pods that one policy of the scope's pods names. [`Choice::Auto`] depends on this number.
+    /// Returns the largest number of pods that one policy of the scope's pods names. [`Choice::Auto`] depends on this number.
     pub fn most_named(&self) -> usize {
         self.processor.most_named()
     }
@@ -82,7 +82,7 @@ impl Pipeline {
         true
     }
 
-    /// The latest tables of a node. `None` if the scope does not include the node, the pipeline does not know it, or tables are not used.
+    /// Returns the latest tables of a node. `None` if the node is unknown or outside the scope, or if the pipeline makes no tables.
     pub fn node_tables(&self, node: &str) -> Option<Arc<NodeTables>> {
         match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).node_tables(node).cloned(),
@@ -92,7 +92,7 @@ impl Pipeline {
         }
     }
 
-    /// The latest tables of all nodes of the scope, sorted by name.
+    /// Returns the latest tables of all nodes of the scope, sorted by name.
     pub fn all_node_tables(&self) -> Vec<Arc<NodeTables>> {
         match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).all_node_tables().cloned().collect(),
@@ -102,7 +102,7 @@ impl Pipeline {
         }
     }
 
-    /// The rules and sets. `None` unless the pipeline makes no tables ([`Pipeline::without_tables`]).
+    /// Returns the rules and sets. `None` unless the pipeline makes no tables ([`Pipeline::without_tables`]).
     pub fn mirror(&self) -> Option<&Mirror> {
         match self.enforcing {
             Enforcing::Nothing(mirror) => Some(self.renderer(mirror)),
@@ -117,7 +117,7 @@ impl Pipeline {
         }
     }
 
-    /// The identity renderer. `None` if another engine makes the tables.
+    /// Returns the identity renderer. `None` if another engine makes the tables.
     pub fn identities(&self) -> Option<&IdentityRenderer> {
         match self.enforcing {
             Enforcing::Identities(identities) => Some(self.renderer(identities)),
@@ -125,7 +125,7 @@ impl Pipeline {
         }
     }
 
-    /// The renderer of the kernel's ruleset. `None` unless the kernel enforces policy.
+    /// Returns the renderer of the kernel's ruleset. `None` unless the kernel enforces policy.
     pub fn kernel(&self) -> Option<RendererHandle<NftRenderer>> {
         match self.enforcing {
             Enforcing::Kernel(kernel) => Some(kernel),
@@ -133,7 +133,7 @@ impl Pipeline {
         }
     }
 
-    /// Counts since the pipeline was created: pods examined, policies compiled, set intervals written.
+    /// Returns counts since the pipeline was created: pods examined, policies compiled, address intervals written.
     pub fn work(&self) -> Work {
         let intervals = match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).written(),
@@ -143,12 +143,12 @@ impl Pipeline {
         Work { intervals, ..self.processor.work() }
     }
 
-    /// The work on large tables of all nodes since the pipeline was made. Zero unless [`Engine::Acl`] makes the tables.
+    /// Returns the work on large tables of all nodes since the pipeline was made. Zero unless [`Engine::Acl`] makes the tables.
     pub fn table_work(&self) -> TableWork {
         self.acl().map(AclRenderer::work).unwrap_or_default()
     }
 
-    /// The session table. `None` unless policy is enforced at the source.
+    /// Returns the session table. `None` unless policy is enforced at the source.
     pub fn session_table(&self) -> Option<&SessionTable> {
         match self.enforcing {
             Enforcing::Acl(_) | Enforcing::Identities(_) | Enforcing::Kernel(_) | Enforcing::Nothing(_) => None,

@@ -35,7 +35,7 @@ pub struct CompiledPolicy {
 }
 
 impl CompiledPolicy {
-    /// The matches of the policy's rules for a direction. `None` if the policy does not concern that direction.
+    /// Returns the matches of the policy's rules for a direction. `None` if the policy does not concern that direction.
     pub fn matches(&self, direction: Direction) -> Option<&[Match]> {
         match direction {
             Direction::Ingress => self.ingress.as_deref(),
@@ -51,7 +51,7 @@ pub struct Match {
     pub rule: usize,
     /// The rule's name. `None` for NetworkPolicies and unnamed rules.
     pub name: Option<Arc<str>>,
-    /// The action. Accept for NetworkPolicies.
+    /// The rule's action. Accept for NetworkPolicies.
     pub action: RuleAction,
     /// The other end: sources of ingress, destinations of egress.
     pub peers: Peers,
@@ -128,7 +128,7 @@ impl Blocks {
     }
 }
 
-/// Compiles a policy from acquired sets.
+/// Compiles one policy: replaces its selectors by the address sets that [`acquire`] has created, and port names by numbers.
 pub(super) struct Compiler<'a> {
     pub(super) book: &'a AddressBook,
     pub(super) blocks: &'a Blocks,
@@ -162,7 +162,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// The matches of a cluster policy's rules. `None` without rules: the policy does not concern the direction.
+    /// Returns the matches of a cluster policy's rules. `None` without rules: the policy does not concern the direction.
     fn cluster_matches(&self, direction: Direction, rules: &[ClusterRule]) -> Option<Vec<Match>> {
         let mut all = Vec::new();
         for (at, rule) in rules.iter().enumerate() {
@@ -175,7 +175,7 @@ impl Compiler<'_> {
         (!rules.is_empty()).then_some(all)
     }
 
-    /// The match that denies the rule's services to quarantined addresses.
+    /// Returns the match that denies the rule's protocols and ports to quarantined addresses.
     fn quarantined(&self, direction: Direction, at: usize, rule: &ClusterRule) -> Match {
         let mut named = named_ports(&rule.traffic);
         let mut services = numbered_services(&rule.traffic);
@@ -221,7 +221,7 @@ impl Compiler<'_> {
         matches
     }
 
-    /// The sets of the rule's peers, blocks first.
+    /// Returns the sets of the rule's peers, blocks first.
     fn peers(&self, direction: Direction, at: usize, rule: &PolicyRule) -> Peers {
         let Some(peers) = &rule.peers else { return Peers::Any };
         let blocks = self.blocks.0.get(&(direction, at)).map(|block| self.book.block(block));
@@ -233,7 +233,7 @@ impl Compiler<'_> {
         named_sets(blocks.into_iter().chain(groups))
     }
 
-    /// The destinations of an egress rule's port names, by the number that the name maps to on each destination.
+    /// Returns the destinations of an egress rule's port names, by the number that the name maps to on each destination.
     fn destinations(&self, rule: &PolicyRule, names: &[PortName]) -> BTreeMap<(Transport, u16), Vec<SetId>> {
         let mut destinations: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for name in names {
@@ -270,7 +270,7 @@ fn is_nothing(services: &Services) -> bool {
     matches!(services, Services::Set(set) if set.is_empty())
 }
 
-/// The peers without a pod selector for which an egress rule's port names are looked up: blocks, or all pods.
+/// Returns the peers without a pod selector for which an egress rule's port names are looked up: blocks, or all pods.
 fn places(rule: &PolicyRule) -> Vec<Anywhere> {
     let Some(peers) = &rule.peers else { return vec![Anywhere::Everybody] };
     let block = |peer: &Peer| match peer {
@@ -290,7 +290,7 @@ fn named_ports(rule: &PolicyRule) -> Vec<PortName> {
         .collect()
 }
 
-/// The services that a rule names by number. All services if the rule has no list of ports.
+/// Returns the protocols and ports that a rule names by number. All of them if the rule has no list of ports.
 fn numbered_services(rule: &PolicyRule) -> Services {
     let Some(ports) = &rule.ports else { return Services::Any };
     let numbered = ports.iter().filter_map(|port| match port {

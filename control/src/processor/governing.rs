@@ -18,7 +18,7 @@ pub(super) enum Governing {
 }
 
 impl Governing {
-    /// A name that is unique among both kinds.
+    /// Returns a name that is unique among both kinds.
     pub(super) fn key(&self) -> PolicyName {
         match self {
             Self::Namespaced(policy) => policy.name.clone(),
@@ -34,14 +34,14 @@ impl Governing {
         }
     }
 
-    /// The policies that select the pod.
+    /// Returns the policies that select the pod.
     pub(super) fn of<'a>(cache: &'a Cache, pod: &'a Pod) -> impl Iterator<Item = Self> + 'a {
         let namespaced = cache.policies_in(&pod.name.namespace).filter(|policy| policy.subject.matches(&pod.labels));
         let cluster = cache.cluster_policies().values().filter(|policy| selects(cache, policy, pod));
         namespaced.cloned().map(Self::Namespaced).chain(cluster.cloned().map(Self::Cluster))
     }
 
-    /// The selected pods, including pods that are not endpoints.
+    /// Returns the selected pods, including pods that are not endpoints.
     pub(super) fn subjects(&self, cache: &Cache, work: &mut Work) -> BTreeSet<PodKey> {
         match self {
             Self::Namespaced(policy) => {
@@ -64,7 +64,7 @@ impl Governing {
         }
     }
 
-    /// The traffic of all rules, with direction and position.
+    /// Returns the traffic of all rules, with direction and position.
     pub(super) fn rules(&self) -> Box<dyn Iterator<Item = (Direction, usize, &PolicyRule)> + '_> {
         fn numbered<'a>(
             direction: Direction,

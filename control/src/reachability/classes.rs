@@ -64,10 +64,10 @@ impl HeldBy {
 /// Assigns numbers to classes in the order in which the partition reaches them.
 #[derive(Debug)]
 pub(super) struct Classes {
-    /// By number. The first one is `NOBODY`.
+    /// The holder of each holder number. The first one is `NOBODY`.
     pub(super) holders: Vec<HeldBy>,
     holder_numbers: AHashMap<HeldBy, u32>,
-    /// By signature number: the sets that contain an address, ascending. Addresses in the same sets have the same signature.
+    /// The sets of each signature number, ascending. Two addresses have the same signature if the same sets contain them.
     pub(super) signatures: Vec<Arc<[u32]>>,
     signature_numbers: AHashMap<Arc<[u32]>, u32>,
     numbers: AHashMap<(Family, u32, u32), ClassId>,

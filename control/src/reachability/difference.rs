@@ -47,7 +47,7 @@ pub struct Joint {
     pub before: ClassId,
     /// The class in the new state.
     pub after: ClassId,
-    /// The pods, sorted by name.
+    /// The pods of both classes, sorted by name.
     pub units: Vec<Unit>,
     /// Addresses of nodes or outside the cluster, which are no pod's in either state.
     pub addresses: AddressSet,
@@ -106,7 +106,7 @@ pub struct OwnNode {
     pub deltas: usize,
 }
 
-/// The differences between two states.
+/// The connections whose verdicts differ between two states, by groups of pods and addresses.
 #[derive(Debug)]
 pub struct Difference {
     joints: Vec<Joint>,
@@ -122,7 +122,7 @@ impl Difference {
     /// The index of the empty list of deltas.
     pub const NONE: usize = 0;
 
-    /// Compares two states.
+    /// Compares the verdicts of two states for all addresses and ports.
     pub fn of(before: &Reachability, after: &Reachability) -> Self {
         let mut difference = Self {
             joints: Vec::new(),
@@ -142,37 +142,37 @@ impl Difference {
         difference
     }
 
-    /// The intersections of the states' classes. Each pod of both states is in one joint per family, and each other address in one.
+    /// Returns the intersections of the states' classes. Each pod of both states is in one joint per family, and each other address in one.
     pub fn joints(&self) -> &[Joint] {
         &self.joints
     }
 
-    /// The lists of deltas to which [`Pair`] and [`OwnNode`] refer. The first one, [`Difference::NONE`], is empty.
+    /// Returns the lists of deltas to which [`Pair`] and [`OwnNode`] refer. The first one, [`Difference::NONE`], is empty.
     pub fn deltas(&self) -> &[Vec<Delta>] {
         &self.deltas
     }
 
-    /// The pairs of joints whose verdicts differ, sorted by `from`, then `to`.
+    /// Returns the pairs of joints whose verdicts differ, sorted by `from`, then `to`.
     pub fn pairs(&self) -> &[Pair] {
         &self.pairs
     }
 
-    /// The pods and own nodes to which [`Difference::pairs`] does not apply.
+    /// Returns the pods and own nodes to which [`Difference::pairs`] does not apply.
     pub fn own_nodes(&self) -> &[OwnNode] {
         &self.own_nodes
     }
 
-    /// Pods that only the old state has in a family, with their addresses. They are not compared.
+    /// Returns the pods that have an address of a family only in the old state, with that address. They are not compared.
     pub fn only_before(&self) -> &[(PodName, IpAddr)] {
         &self.only_before
     }
 
-    /// Pods that only the new state has in a family, with their addresses. They are not compared.
+    /// Returns the pods that have an address of a family only in the new state, with that address. They are not compared.
     pub fn only_after(&self) -> &[(PodName, IpAddr)] {
         &self.only_after
     }
 
-    /// The addresses that are a pod's in either state. No [`Joint::addresses`] contains them.
+    /// Returns the addresses that are a pod's in either state. No [`Joint::addresses`] contains them.
     pub fn pods(&self) -> &AddressSet {
         &self.pods
     }

@@ -52,7 +52,7 @@ use crate::renderer::mirror::Mirror;
 pub struct ClassId(u32);
 
 impl ClassId {
-    /// The class's index in [`Reachability::classes`].
+    /// Returns the class's index in [`Reachability::classes`].
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -125,7 +125,7 @@ pub struct Reachability {
     /// The regions of IPv4, then of IPv6.
     regions: [Vec<Region>; 2],
     lists: Vec<Listed>,
-    /// All different decisions about a peer. The first one is that of an end without rules.
+    /// The distinct sides of all lists and peers. The first one is that of an end without rules.
     sides: Vec<Side>,
     /// The sets that rules match, ascending.
     sets: Vec<SetId>,
@@ -161,56 +161,56 @@ impl Reachability {
         }
     }
 
-    /// All classes of addresses, which together cover the address space. [`ClassId::index`] is an index in this slice.
+    /// Returns all classes of addresses, which together cover the address space. [`ClassId::index`] is an index in this slice.
     pub fn classes(&self) -> &[Class] {
         &self.classes
     }
 
-    /// The class with this number. Panics if the number is from another state and too large.
+    /// Returns the class with this number. Panics if the number is from another state and too large.
     pub fn class(&self, id: ClassId) -> &Class {
         &self.classes[id.index()]
     }
 
-    /// The class that contains the address.
+    /// Returns the class that contains the address.
     pub fn class_at(&self, address: IpAddr) -> ClassId {
         class_at(&self.regions[Family::of(address) as usize], address)
     }
 
-    /// All regions in address order, IPv4 first. They cover the whole address space.
+    /// Returns all regions in address order, IPv4 first. They cover the whole address space.
     pub fn regions(&self) -> impl Iterator<Item = &Region> {
         self.regions.iter().flatten()
     }
 
-    /// The index of an address's region in [`Reachability::regions`].
+    /// Returns the index of an address's region in [`Reachability::regions`].
     pub fn region_at(&self, address: IpAddr) -> usize {
         let before = if address.is_ipv4() { 0 } else { self.regions[0].len() };
         before + region_at(&self.regions[Family::of(address) as usize], address)
     }
 
-    /// The address space split at both states' region borders, IPv4 first: first and last address, class in this state, class in `other`.
+    /// Splits the address space at both states' borders, IPv4 first. Yields first and last address, class in this state, class in `other`.
     pub fn refined<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (IpAddr, IpAddr, ClassId, ClassId)> + 'a {
         self.regions.iter().zip(&other.regions).flat_map(|(one, other)| refine(one, other))
     }
 
-    /// The addresses outside the cluster: of no pod and no node.
+    /// Returns the addresses outside the cluster: of no pod and no node.
     pub fn outside(&self) -> AddressSet {
         let outside = self.regions().filter(|region| self.class(region.class).holder == Holder::Outside);
         AddressSet::of_ranges(outside.map(|region| (region.first, region.last)))
     }
 
-    /// The addresses of all unfinished pods, sorted by pod and address. Includes host-network pods unless they have no node.
+    /// Returns the addresses of all unfinished pods, sorted by pod and address. Includes host-network pods unless they have no node.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// The addresses of a pod. Empty if the pod is unknown.
+    /// Returns the addresses of a pod. Empty if the pod is unknown.
     pub fn members_of(&self, pod: &PodName) -> &[Member] {
         let first = self.members.partition_point(|member| member.pod < *pod);
         let count = self.members[first..].partition_point(|member| member.pod == *pod);
         &self.members[first..first + count]
     }
 
-    /// The addresses of each node, by the node's name.
+    /// Returns the addresses of each node, by the node's name.
     pub fn nodes(&self) -> &BTreeMap<Arc<str>, Vec<IpAddr>> {
         &self.nodes
     }
@@ -224,7 +224,7 @@ impl Reachability {
         is(one, other) || is(other, one)
     }
 
-    /// Index in [`Reachability::sides`] of the decisions of `class` about `peer`. Not valid between a pod and its own node.
+    /// Returns the index in [`Reachability::sides`] of the decisions of `class` about `peer`. Not valid between a pod and its own node.
     pub fn side_number(&self, class: ClassId, direction: Direction, peer: ClassId) -> u32 {
         match self.class(class).list(direction) {
             Some(list) => self.lists[list.0 as usize].row[peer.index()],
@@ -232,17 +232,17 @@ impl Reachability {
         }
     }
 
-    /// All different decisions of one end about a peer. [`Reachability::side_number`] returns indices in this slice.
+    /// Returns the distinct sides of all rule lists and peers. [`Reachability::side_number`] returns indices in this slice.
     pub fn sides(&self) -> &[Side] {
         &self.sides
     }
 
-    /// The number of a class's rule list; equal lists treat every peer alike. `None` if the class has no rules in this direction.
+    /// Returns the number of a class's rule list; equal lists treat every peer alike. `None` if the class has no rules in this direction.
     pub fn list_number(&self, class: ClassId, direction: Direction) -> Option<u32> {
         self.class(class).list(direction).map(|list| list.0)
     }
 
-    /// What the rules of `class` decide about an address of the pod's own node. `node` is the class of that address.
+    /// Returns what the rules of `class` decide about an address of the pod's own node. `node` is the class of that address.
     pub fn own_node_side(&self, class: ClassId, direction: Direction, node: ClassId) -> Side {
         let Some(list) = self.class(class).list(direction) else { return Side::open() };
         let list = &self.lists[list.0 as usize];
@@ -257,7 +257,7 @@ impl Reachability {
         at.is_some_and(|at| self.class(class).sets.binary_search(&at).is_ok())
     }
 
-    /// The verdicts between two classes of one family. `own_node` is true if one end is the other's node.
+    /// Returns the verdicts between two classes of one family. `own_node` is true if one end is the other's node.
     pub fn verdicts(&self, from: ClassId, to: ClassId, own_node: bool) -> Verdicts {
         if own_node {
             let egress = self.own_node_side(from, Direction::Egress, to);
@@ -268,7 +268,7 @@ impl Reachability {
         Verdicts::of(&self.sides[egress as usize], &self.sides[ingress as usize])
     }
 
-    /// The verdicts between two addresses. `None` if the addresses are equal or differ in family.
+    /// Returns the verdicts between two addresses. `None` if the addresses are equal or differ in family.
     pub fn between(&self, from: IpAddr, to: IpAddr) -> Option<Verdicts> {
         let is_askable = from != to && from.is_ipv4() == to.is_ipv4();
         is_askable.then(|| self.verdicts(self.class_at(from), self.class_at(to), self.is_own_node(from, to)))

@@ -119,12 +119,12 @@ pub(super) fn cut<'a, H: Copy>(
     regions
 }
 
-/// The index of the region that contains the address. `regions` must be of the address's family.
+/// Returns the index of the region that contains the address. `regions` must be of the address's family.
 pub(super) fn region_at(regions: &[Region], address: IpAddr) -> usize {
     regions.partition_point(|region| region.last < address)
 }
 
-/// The class of the address. `regions` must be of the address's family.
+/// Returns the class of the address. `regions` must be of the address's family.
 pub(super) fn class_at(regions: &[Region], address: IpAddr) -> ClassId {
     regions[region_at(regions, address)].class
 }

@@ -41,7 +41,7 @@ pub struct Removal {
 }
 
 impl Removal {
-    /// The removal of one rule.
+    /// Returns the removal of one rule.
     pub fn of_rule(rule: OriginId) -> Self {
         Self { rules: [rule].into(), ..Self::default() }
     }
@@ -53,14 +53,14 @@ pub struct Removals<'a> {
     state: &'a Reachability,
     /// The rule lists with the pods that have them, by list number.
     lists: Vec<Occurrence>,
-    /// By index in [`Reachability::sides`]: the rule list, and the indices of its rules that match the side's peers.
+    /// For each of [`Reachability::sides`]: its rule list, and the indices of the list's rules that match the side's peers.
     named: Vec<(ListNumber, Box<[u32]>)>,
-    /// By index in [`Reachability::sides`]: the services that remain allowed after all removals so far.
+    /// For each of [`Reachability::sides`]: the protocols and ports that it still allows after all removals so far.
     allowed: Vec<Arc<ServiceSet>>,
     lists_of_rule: AHashMap<OriginId, Vec<ListNumber>>,
     lists_of_policy: AHashMap<PolicyName, BTreeSet<ListNumber>>,
     rules_of_policy: AHashMap<PolicyName, BTreeSet<OriginId>>,
-    /// By class: the number of pods' addresses, and the pods' nodes.
+    /// For each class: the number of pods' addresses in the class, and the pods' nodes.
     members: Vec<(usize, BTreeSet<Arc<str>>)>,
     removed: Removal,
 }
@@ -75,17 +75,17 @@ struct Occurrence {
     isolating: Arc<[PolicyName]>,
 }
 
-/// A list that a removal changes.
+/// A rule list that a removal changes, with its new allowed ports.
 struct Changed {
     list: ListNumber,
-    /// The allowed services after the removal, by index in [`Reachability::sides`].
+    /// The allowed protocols and ports after the removal, by index in [`Reachability::sides`].
     sides: AHashMap<u32, Arc<ServiceSet>>,
     /// Whether verdicts between pods and their own nodes may change. Rules of NetworkPolicies do not affect them.
     concerns_own_nodes: bool,
 }
 
 impl<'a> Removals<'a> {
-    /// Prepares the state, without removing anything.
+    /// Prepares the state for removals. Removes nothing yet.
     pub fn of(state: &'a Reachability, origins: &Origins) -> Self {
         let mut members = vec![(0, BTreeSet::new()); state.classes.len()];
         for member in &state.members {
@@ -179,7 +179,7 @@ impl<'a> Removals<'a> {
         self.removed.policies.extend(removal.policies.iter().cloned());
     }
 
-    /// The rules in the state that come from a policy. Excludes rules without matching addresses.
+    /// Returns the rules in the state that come from a policy. Excludes rules without matching addresses.
     pub fn rules_of(&self, policy: &PolicyName) -> impl Iterator<Item = OriginId> {
         self.rules_of_policy.get(policy).into_iter().flatten().copied()
     }
@@ -204,7 +204,7 @@ impl<'a> Removals<'a> {
         !isolating.is_empty() && isolating.iter().all(goes)
     }
 
-    /// The remaining rules at these indices. `gone` are rules to omit, in addition to those already removed.
+    /// Returns the remaining rules at these indices. `gone` are rules to omit, in addition to those already removed.
     fn left(
         &self,
         list: ListNumber,
@@ -298,7 +298,7 @@ impl<'a> Removals<'a> {
         })
     }
 
-    /// The classes of addresses of these pods' own nodes, in the pods' family.
+    /// Returns the classes of addresses of these pods' own nodes, in the pods' family.
     fn own_nodes(&self, pod: ClassId) -> impl Iterator<Item = ClassId> {
         let is_v4 = self.state.class(pod).sample.is_ipv4();
         let nodes = self.members[pod.index()].1.iter().filter_map(|node| self.state.nodes.get(node));
@@ -332,12 +332,12 @@ impl<'a> Named<'a> {
         self.rules[at].peers == Peers::Any || self.places[at].iter().any(|place| sets.binary_search(place).is_ok())
     }
 
-    /// The indices of the rules that match addresses of `class`, which are not those of the pod's own node.
+    /// Returns the indices of the rules that match addresses of `class`, which are not those of the pod's own node.
     fn by(&self, class: ClassId) -> Box<[u32]> {
         (0..).zip(0..self.rules.len()).filter(|&(_, at)| self.names(at, class)).map(|(number, _)| number).collect()
     }
 
-    /// The indices of the rules that match addresses of `class`, which are those of the pod's own node.
+    /// Returns the indices of the rules that match addresses of `class`, which are those of the pod's own node.
     fn by_own_node(&self, class: ClassId) -> impl Iterator<Item = u32> {
         let names = move |at: usize| self.rules[at].peers == Peers::OwnNode || self.names(at, class);
         (0..).zip(0..self.rules.len()).filter(move |&(_, at)| names(at)).map(|(number, _)| number)

@@ -24,7 +24,7 @@ impl Protocol {
     /// All classes of protocols.
     pub const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Sctp, Self::Other];
 
-    /// The IANA protocol number. For `Other` the reserved number 255, which no rule can name.
+    /// Returns the IANA protocol number. For `Other` the reserved number 255, which no rule can name.
     pub const fn number(self) -> u8 {
         match self {
             Self::Tcp => protocol::TCP,
@@ -34,7 +34,7 @@ impl Protocol {
         }
     }
 
-    /// `TCP`, `UDP`, `SCTP` or `other`.
+    /// Returns the name in output: `TCP`, `UDP`, `SCTP` or `other`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -44,7 +44,7 @@ impl Protocol {
         }
     }
 
-    /// The class that contains an IANA protocol number.
+    /// Returns the class that contains an IANA protocol number.
     pub const fn of_number(number: u8) -> Self {
         match number {
             protocol::TCP => Self::Tcp,
@@ -75,7 +75,7 @@ impl Decision {
     pub const OPEN: Self = Self { allowed: true, origin: None };
 }
 
-/// The decisions of one end's rules about one peer: disjoint services that cover all services, each with a decision.
+/// The decisions of one end's rules about one peer, for disjoint sets of protocols and ports that together cover everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
     pieces: Vec<(ServiceSet, Decision)>,
@@ -83,7 +83,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// The side of an end without rules: allows every service.
+    /// Returns the side of an end without rules: allows all protocols and ports.
     pub fn open() -> Self {
         Self::of(vec![(ServiceSet::all(), Decision::OPEN)])
     }
@@ -143,12 +143,12 @@ impl Side {
         Self::of(pieces)
     }
 
-    /// The services with their decisions. They are disjoint and cover all services.
+    /// Returns the sets of protocols and ports with their decisions. The sets are disjoint and cover everything.
     pub fn pieces(&self) -> &[(ServiceSet, Decision)] {
         &self.pieces
     }
 
-    /// The services that the end allows.
+    /// Returns the protocols and ports that the end allows.
     pub fn allowed(&self) -> &Arc<ServiceSet> {
         &self.allowed
     }
@@ -181,7 +181,7 @@ impl Verdict {
         self.egress.allowed && self.ingress.allowed
     }
 
-    /// The decisions that determine the verdict: the denying end's, which is the source's if both deny, or both if allowed.
+    /// Returns the decisions that determine the verdict: the denying end's, which is the source's if both deny, or both if allowed.
     pub fn deciding(&self) -> impl Iterator<Item = Decision> {
         let (egress, ingress) = (self.egress, self.ingress);
         [Some(egress), egress.allowed.then_some(ingress)]
@@ -203,12 +203,12 @@ impl Verdicts {
         Self { by_protocol: Protocol::ALL.map(|protocol| both(&egress.ranges(protocol), &ingress.ranges(protocol))) }
     }
 
-    /// The verdicts of one protocol, ascending by port.
+    /// Returns the verdicts of one protocol, ascending by port.
     pub fn of_protocol(&self, protocol: Protocol) -> &[Verdict] {
         &self.by_protocol[protocol as usize]
     }
 
-    /// The verdict of one destination port.
+    /// Returns the verdict of one destination port.
     pub fn at(&self, protocol: Protocol, port: u16) -> &Verdict {
         let verdicts = self.of_protocol(protocol);
         &verdicts[verdicts.partition_point(|verdict| verdict.ports.last < port)]

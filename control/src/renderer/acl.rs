@@ -59,7 +59,7 @@ pub struct Interface {
 pub struct AclTable {
     /// `node-exit`, `node-entry`, or `local:` with the name of the first pod that uses the table.
     pub name: Arc<str>,
-    /// The compiled rules.
+    /// The rules, compiled for the classifier.
     pub tables: Arc<Tables>,
 }
 
@@ -74,7 +74,7 @@ pub enum EnforcedAt {
 }
 
 impl EnforcedAt {
-    /// `destination` or `source`.
+    /// Returns the name in the configuration: `destination` or `source`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Destination => "destination",
@@ -135,22 +135,22 @@ impl AclRenderer {
         }
     }
 
-    /// The latest tables of a node. `None` if the node is not rendered or not known.
+    /// Returns the latest tables of a node. `None` if the node is not rendered or not known.
     pub fn node_tables(&self, node: &str) -> Option<&Arc<NodeTables>> {
         self.nodes.get(node)?.published()
     }
 
-    /// The latest tables of all nodes, sorted by node name.
+    /// Returns the latest tables of all nodes, sorted by node name.
     pub fn all_node_tables(&self) -> impl Iterator<Item = &Arc<NodeTables>> {
         self.nodes.values().filter_map(NodeRenderer::published)
     }
 
-    /// Work done for large tables since the start.
+    /// Returns counts of the work on large tables since the renderer was created.
     pub fn work(&self) -> TableWork {
         self.nodes.values().map(NodeRenderer::work).fold(TableWork::default(), TableWork::plus)
     }
 
-    /// Number of address intervals written to tables since the start.
+    /// Returns the number of address intervals written to tables since the start.
     pub fn written(&self) -> u64 {
         self.lists.written()
     }
@@ -161,7 +161,7 @@ impl AclRenderer {
         self.lists.is_empty() && self.hosts.is_empty()
     }
 
-    /// Number of sets, lists, interned values, shared sets and nodes that the renderer holds.
+    /// Returns the number of sets, lists, interned values, shared sets and nodes that the renderer holds.
     #[cfg(test)]
     pub(crate) fn held(&self) -> (usize, usize, usize, usize, usize) {
         let (sets, lists, shared) = self.lists.held();
@@ -241,7 +241,7 @@ impl Renderer for AclRenderer {
         Ok(())
     }
 
-    /// Lists and tables that do not fit. Each refusal affects only its interface.
+    /// Returns the lists and tables that exceed a limit. Each refusal affects only its interface.
     fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = self.lists.refusals();
         refusals.extend(self.nodes.values().flat_map(NodeRenderer::refusals));

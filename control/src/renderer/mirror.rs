@@ -14,7 +14,7 @@ use crate::contract::{Endpoint, SetMirror, TierRule, Transaction};
 use crate::object::{Node, PodName};
 use crate::origin::Direction;
 
-/// The compiler's sets, endpoints and nodes.
+/// A renderer that only keeps the compiled sets, pods and nodes, for questions about them.
 #[derive(Debug, Default)]
 pub struct Mirror {
     sets: SetMirror,
@@ -23,23 +23,23 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// The members of all sets.
+    /// Returns the members of all sets.
     pub fn sets(&self) -> &SetMirror {
         &self.sets
     }
 
-    /// The pods that policies can select, by name.
+    /// Returns the pods that policies can select, by name.
     pub fn endpoints(&self) -> &BTreeMap<PodName, Arc<Endpoint>> {
         &self.endpoints
     }
 
-    /// The nodes by name, with their addresses and those of pods in the host network.
+    /// Returns the nodes by name, with their addresses and those of pods in the host network.
     pub fn nodes(&self) -> &BTreeMap<Arc<str>, Arc<Node>> {
         &self.nodes
     }
 
-    /// The pod's rules that match this packet, by tier, then in the tier's order. The first match of a tier decides for the tier. Empty if
-    /// the pod is unknown or has no rules in this direction.
+    /// Returns the pod's rules that match this packet, by tier, then in the tier's order. The first match of a tier decides for the tier.
+    /// Empty if the pod is unknown or has no rules in this direction.
     pub fn matching(
         &self,
         pod: &PodName,
@@ -65,7 +65,7 @@ impl Renderer for Mirror {
         "mirror".into()
     }
 
-    /// Never fails.
+    /// Applies the transaction. Never fails.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         self.sets.apply(transaction);
         if transaction.resync {

@@ -73,7 +73,7 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A back end that turns compiled policy into the rules of one network stack.
 pub trait Renderer: Any + Send {
-    /// A short name for error messages, unique in the pipeline.
+    /// Returns a short name for error messages, unique in the pipeline.
     fn name(&self) -> String;
 
     /// Applies one transaction.
@@ -92,12 +92,12 @@ pub trait Renderer: Any + Send {
         self.render(transaction)
     }
 
-    /// The currently refused rules, with their replacement.
+    /// Returns the currently refused rules, with their replacement.
     fn refusals(&self) -> Vec<Refusal> {
         Vec::new()
     }
 
-    /// The origins of the rules in force, also of removed rules whose replacement was refused.
+    /// Returns the origins of the rules in force, also of removed rules whose replacement was refused.
     fn origins(&self) -> HashSet<OriginId> {
         HashSet::new()
     }

@@ -34,7 +34,7 @@ use crate::contract::{Endpoint, ListId, Peers, SetDelta, SetId, TieredList, Tran
 use crate::object::{Node, PodName};
 use crate::origin::Direction;
 
-/// A rule of a pod: the action for traffic with these peers and services.
+/// A rule of a pod: the action for traffic with these peers over these protocols and ports.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PlainRule {
     /// The addresses of the other end.
@@ -59,7 +59,7 @@ pub(crate) struct PlainList {
 }
 
 impl PlainList {
-    /// A list that denies everything. `origin` is the rule that does not fit.
+    /// Returns a list that denies everything. `origin` is the rule that does not fit.
     fn closed(revision: u64, origin: OriginId) -> Self {
         let deny = PlainRule { peers: Addresses::Any, services: Services::Any, action: Action::Deny, origin };
         Self { revision, previous: None, rules: vec![deny], own_node: None }
@@ -80,7 +80,7 @@ pub(crate) struct PlainPod {
     pub(crate) egress: Option<Arc<PlainList>>,
 }
 
-/// A transaction in plain lists.
+/// A transaction whose rules name addresses instead of sets, without tiers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlainTransaction {
     /// Whether this is the complete state, so that other pods and nodes are removed.
@@ -92,7 +92,7 @@ pub(crate) struct PlainTransaction {
 }
 
 impl PlainTransaction {
-    /// The node's new state. `None` if the transaction does not change the node, and `Some(None)` if it removes the node.
+    /// Returns the node's new state. `None` if the transaction does not change the node, and `Some(None)` if it removes the node.
     pub(crate) fn node(&self, name: &str) -> Option<Option<&Node>> {
         let said = self.nodes.iter().rev().find(|(named, _)| **named == *name);
         match said {
@@ -114,14 +114,14 @@ struct Joined {
 struct Listed {
     list: Arc<TieredList>,
     direction: Direction,
-    /// The last lowered version. `None` until lowering succeeds.
+    /// The list translated to addresses without tiers, as of the last success. `None` before the first.
     plain: Option<Arc<PlainList>>,
-    /// The reason why lowering failed last time. `None` if it succeeded.
+    /// The reason why the last translation failed. `None` if it succeeded.
     refused: Option<Refused>,
     pods: BTreeSet<PodName>,
 }
 
-/// A list that cannot be lowered.
+/// The reason why a list cannot be translated, and its replacement.
 #[derive(Debug)]
 struct Refused {
     why: TooComplex,
@@ -138,7 +138,7 @@ struct Pending {
     nodes: Vec<(Arc<str>, Option<Arc<Node>>)>,
 }
 
-/// The plain lists of all pods.
+/// Translates transactions to plain lists, and holds the lists of all pods.
 #[derive(Debug, Default)]
 pub(crate) struct PlainLists {
     sets: AHashMap<SetId, Parts>,
@@ -153,7 +153,7 @@ pub(crate) struct PlainLists {
 }
 
 impl PlainLists {
-    /// Number of address intervals written since the start.
+    /// Returns the number of address intervals written since the start.
     pub(crate) fn written(&self) -> u64 {
         self.shared.written()
     }
@@ -166,7 +166,7 @@ impl PlainLists {
         sets.is_empty() && indexes && lists.is_empty() && endpoints.is_empty()
     }
 
-    /// Number of stored sets, lists and shared parts.
+    /// Returns the number of stored sets, lists and shared parts.
     #[cfg(test)]
     pub(crate) fn held(&self) -> (usize, usize, usize) {
         (self.sets.len(), self.lists.len(), self.shared.held())
@@ -287,7 +287,7 @@ impl PlainLists {
         }
     }
 
-    /// Lowers the changed lists. Returns the transaction with all pending changes.
+    /// Translates the changed lists to addresses without tiers. Returns the transaction with all pending changes.
     fn tell(&mut self) -> PlainTransaction {
         for id in std::mem::take(&mut self.pending.lists) {
             let Some(listed) = self.lists.get_mut(&id) else { continue };
@@ -361,7 +361,7 @@ fn list_of(endpoint: &Endpoint, direction: Direction) -> Option<&Arc<TieredList>
     }
 }
 
-/// The sets that the rules of a list name together.
+/// Returns the sets that the rules of a list name together.
 fn sets_of(list: &TieredList) -> impl Iterator<Item = &Arc<[SetId]>> {
     list.rules.iter().filter_map(|rule| match &rule.peers {
         Peers::Sets(sets) => Some(sets),
@@ -369,7 +369,7 @@ fn sets_of(list: &TieredList) -> impl Iterator<Item = &Arc<[SetId]>> {
     })
 }
 
-/// The members of these sets together, in as few address sets as practical, since each becomes a rule. Equal sets are merged.
+/// Returns the members of these sets together, in as few address sets as practical, since each becomes a rule. Equal sets are merged.
 fn members(all: &AHashMap<SetId, Parts>, sets: &[SetId]) -> Vec<Addresses> {
     let (mut large, mut small) = (Vec::<Arc<PartedSet>>::new(), Vec::new());
     for parts in sets.iter().filter_map(|set| all.get(set)) {
@@ -382,7 +382,7 @@ fn members(all: &AHashMap<SetId, Parts>, sets: &[SetId]) -> Vec<Addresses> {
     join(small).into_iter().map(Addresses::Set).chain(large.into_iter().map(Addresses::Parted)).collect()
 }
 
-/// The rules of a list, with addresses instead of sets.
+/// Returns the rules of a list, with addresses instead of sets.
 fn tiered(list: &TieredList, joined: &AHashMap<Arc<[SetId]>, Joined>) -> impl Iterator<Item = Tiered> {
     list.rules.iter().flat_map(|rule| {
         let peers: Vec<Option<Addresses>> = match &rule.peers {

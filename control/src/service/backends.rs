@@ -22,7 +22,7 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// The backend's address and port.
+    /// Returns the backend's address and port.
     pub const fn socket(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
     }

@@ -69,22 +69,22 @@ impl<K: Hash + Eq, T: Copy + PartialEq> Claims<K, T> {
         at == 0
     }
 
-    /// The winning claim. `None` if the key has no claims.
+    /// Returns the winning claim. `None` if the key has no claims.
     pub(super) fn winner(&self, key: &K) -> Option<&(Rank, T)> {
         self.all(key).first()
     }
 
-    /// All claims to a key, the winner first.
+    /// Returns all claims to a key, the winner first.
     pub(super) fn all(&self, key: &K) -> &[(Rank, T)] {
         self.0.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Number of keys with at least one claim.
+    /// Returns the number of keys with at least one claim.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// All keys with at least one claim, in no particular order.
+    /// Returns all keys with at least one claim, in no particular order.
     pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
         self.0.keys()
     }

@@ -74,7 +74,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The treatment that follows from the reason.
+    /// Returns the treatment that follows from the reason.
     pub const fn action(&self) -> Action {
         match self {
             Self::Backends(_) => Action::Translate,

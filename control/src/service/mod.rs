@@ -95,7 +95,7 @@ pub enum VipKind {
 }
 
 impl VipKind {
-    /// The kind's name in Kubernetes, for output.
+    /// Returns the kind's name in Kubernetes, for output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ClusterIp => "cluster IP",
@@ -117,7 +117,7 @@ impl VipKind {
 pub struct ServicePortId(u32);
 
 impl ServicePortId {
-    /// A small array index, unique among existing service ports.
+    /// Returns a small array index, unique among existing service ports.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -128,7 +128,7 @@ impl ServicePortId {
 pub struct BackendId(u32);
 
 impl BackendId {
-    /// A small array index, unique among existing backends.
+    /// Returns a small array index, unique among existing backends.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -144,7 +144,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The Service's name. `None` for a host port.
+    /// Returns the Service's name. `None` for a host port.
     pub const fn service(&self) -> Option<&ServiceName> {
         match self {
             Self::Service(name) => Some(name),
@@ -201,17 +201,17 @@ pub struct ResolvedPort {
 }
 
 impl ResolvedPort {
-    /// All backends, sorted by address. Includes backends that get no new connections, because sessions may still use them.
+    /// Returns all backends, sorted by address. Includes backends that get no new connections, because sessions may still use them.
     pub fn backends(&self) -> &[BackendId] {
         &self.backends
     }
 
-    /// The VIPs that the service port claims, including VIPs that another service port wins.
+    /// Returns the VIPs that the service port claims, including VIPs that another service port wins.
     pub fn vips(&self) -> &[(Vip, VipKind)] {
         &self.vips
     }
 
-    /// The ids of the list's backends, sorted by address.
+    /// Returns the ids of the list's backends, sorted by address.
     pub fn list(&self, list: List) -> &Arc<[BackendId]> {
         match list {
             List::Cluster => &self.cluster,

@@ -30,7 +30,7 @@ use crate::object::{ClusterService, EndpointSlice, Node, Object, ObjectName, Ser
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) object: Option<Arc<ClusterService>>,
-    /// EndpointSlices by name.
+    /// The Service's EndpointSlices, by name.
     pub(super) slices: BTreeMap<Arc<str>, Arc<EndpointSlice>>,
     pub(super) ports: Vec<ServicePortId>,
     /// Registered cluster addresses, and whether this proxy handles the Service.
@@ -43,7 +43,7 @@ pub(super) struct Known {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OwnNode {
     location: Location,
-    /// In the Node object's order: the first of each family is the primary one.
+    /// The node's addresses, in the Node object's order: the first of each family is the primary one.
     addresses: Vec<IpAddr>,
     terminating: bool,
 }
@@ -207,17 +207,17 @@ impl Resolver {
         touched.insert(old);
     }
 
-    /// Number of calls that changed at least one Service or host port, since the start.
+    /// Returns the number of calls that changed at least one Service or host port, since the start.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The resolver's settings.
+    /// Returns the resolver's settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The node's name.
+    /// Returns the node's name.
     pub fn node(&self) -> &Arc<str> {
         &self.own.location.node
     }
@@ -226,7 +226,7 @@ impl Resolver {
         &self.own.location
     }
 
-    /// The node's addresses: first those of its Node object, then the additional ones.
+    /// Returns the node's addresses: first those of its Node object, then the additional ones.
     pub fn node_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let more = self.more_addresses.iter().filter(|address| !self.own.addresses.contains(address));
         self.own.addresses.iter().chain(more).copied()
@@ -253,37 +253,37 @@ impl Resolver {
         }
     }
 
-    /// The service port with this id. `None` if it no longer exists.
+    /// Returns the service port with this id. `None` if it no longer exists.
     pub fn port(&self, id: ServicePortId) -> Option<&ResolvedPort> {
         self.ports.get(id.index())?.as_ref()
     }
 
-    /// All service ports, in no particular order.
+    /// Returns all service ports, in no particular order.
     pub fn ports(&self) -> impl Iterator<Item = (ServicePortId, &ResolvedPort)> {
         (0u32..).zip(&self.ports).filter_map(|(at, port)| Some((ServicePortId(at), port.as_ref()?)))
     }
 
-    /// The backend with this id, or the last backend that had it. Panics if the id was never in use.
+    /// Returns the backend with this id, or the last backend that had it. Panics if the id was never in use.
     pub fn backend(&self, id: BackendId) -> &Backend {
         self.backends.get(id)
     }
 
-    /// Number of Services, including Services that another proxy handles.
+    /// Returns the number of Services, including Services that another proxy handles.
     pub fn service_count(&self) -> usize {
         self.service_count
     }
 
-    /// Number of claimed VIPs.
+    /// Returns the number of claimed VIPs.
     pub fn vip_count(&self) -> usize {
         self.vips.len()
     }
 
-    /// Number of backends of all service ports.
+    /// Returns the number of backends of all service ports.
     pub fn backend_count(&self) -> usize {
         self.backends.len()
     }
 
-    /// The service port that a VIP leads to, and the kind of its address. `None` if no service port claims the VIP.
+    /// Returns the service port that a VIP leads to, and the kind of its address. `None` if no service port claims the VIP.
     pub fn vip(&self, vip: &Vip) -> Option<(ServicePortId, super::VipKind)> {
         self.vips.winner(vip).map(|(rank, port)| (*port, rank.kind()))
     }
@@ -294,12 +294,12 @@ impl Resolver {
         Some(self.cluster_ips.get(address)?.values().any(|is_ours| *is_ours))
     }
 
-    /// The owners that claim the VIP, the winner first.
+    /// Returns the owners that claim the VIP, the winner first.
     pub fn claimants(&self, vip: &Vip) -> impl Iterator<Item = &Owner> {
         self.vips.all(vip).iter().map(|(rank, _)| rank.owner())
     }
 
-    /// All claimed VIPs, in no particular order.
+    /// Returns all claimed VIPs, in no particular order.
     pub fn vips(&self) -> impl Iterator<Item = &Vip> {
         self.vips.keys()
     }

@@ -31,7 +31,7 @@ pub(super) struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// How unusable the endpoint is, 0 if ready. If slices disagree, the lowest value counts.
+    /// Ranks how unusable the endpoint is, 0 if ready. If slices disagree, the lowest value counts.
     fn reluctance(&self) -> u8 {
         match () {
             () if self.endpoint.ready => 0,

@@ -46,7 +46,7 @@ pub(super) enum Decoded {
     BySemantics {
         /// The meaning in API servers since Kubernetes 1.7.
         v1: Box<Read>,
-        /// The meaning of 2016.
+        /// The meaning in API servers of 2016, when namespaces isolated.
         v1beta1: Box<Read>,
     },
 }

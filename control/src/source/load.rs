@@ -31,7 +31,7 @@ pub(super) struct Loader {
     seen_templates: HashMap<ObjectKey, usize>,
     /// The objects that could not be read completely, so that their labels, addresses or ports are unknown.
     unknown: Unknown,
-    /// The result, without `objects`.
+    /// The result of loading so far. Its `objects` are filled in at the end, from `slots`.
     loaded: Loaded,
     errors: SourceErrors,
 }

@@ -38,9 +38,9 @@ const NAMING: [&str; 2] = ["name", "namespace"];
 
 /// The namespace and name of a policy.
 pub(super) struct Place {
-    /// `None` if the value is not a valid namespace name.
+    /// The policy's namespace. `None` if the value is not a valid namespace name.
     pub(super) namespace: Option<Arc<str>>,
-    /// `None` if it could not be read.
+    /// The policy's name. `None` if it could not be read.
     pub(super) name: Option<Arc<str>>,
 }
 

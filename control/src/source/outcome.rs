@@ -43,7 +43,7 @@ pub(super) enum Outcome {
 pub(super) struct ObjectKey {
     /// The kind, such as `Pod`.
     pub(super) kind: &'static str,
-    /// Empty for kinds without a namespace.
+    /// The object's namespace. Empty for kinds without a namespace.
     pub(super) namespace: Arc<str>,
     pub(super) name: Arc<str>,
 }

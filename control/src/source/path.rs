@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FieldPath(Vec<Step>);
 
-/// One step of a path.
+/// One step of a path: a mapping's key, or a list's index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Key(String),

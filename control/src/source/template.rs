@@ -35,7 +35,7 @@ pub(super) struct WorkloadRead {
     /// Kind, namespace and name for messages, without the parts that could not be read.
     pub(super) label: String,
     pub(super) key: Option<ObjectKey>,
-    /// `None` if `findings` contains a problem.
+    /// The workload's pod template. `None` if `findings` contains a problem.
     pub(super) template: Option<Template>,
     pub(super) findings: Findings,
 }

@@ -180,8 +180,8 @@ impl Services {
         }
     }
 
-    /// Marks a cluster address of Services. With `Some(true)` packets to its other ports are dropped. `Some(false)` leaves it to another
-    /// proxy. `None` removes it.
+    /// Sets who translates a cluster address of Services. `Some(true)`: this node, which drops packets to undeclared ports. `Some(false)`:
+    /// another proxy. `None` removes the address.
     pub fn set_cluster_address(&mut self, address: IpAddr, ours: Option<bool>) {
         if self.cluster_addresses.get(&address).copied() == ours {
             return;

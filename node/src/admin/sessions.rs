@@ -59,7 +59,7 @@ fn no_answer() -> Failure {
     Failure::new("no_answer", "a worker does not answer", "`bulkhead status` shows whether the workers answer")
 }
 
-/// Resolves the filter's port name.
+/// Converts a filter to a selector for workers. An error if no port has the filter's port name.
 fn selector(snapshot: &Snapshot, filter: &SessionFilter) -> Result<SessionSelector, Failure> {
     let named = |name: &str| {
         let help = "`bulkhead ports` lists all ports";

@@ -29,8 +29,8 @@ pub(crate) struct TcOpenable {
 }
 
 impl TcOpenable {
-    /// The interface's index. `None` if the interface was removed or moved to another namespace, where its index may equal that of another
-    /// port: then the programs must be detached.
+    /// Returns the interface's index. `None` if the interface was removed or moved to another namespace, where its index may equal that of
+    /// another port: then the programs must be detached.
     pub(super) fn index(&self) -> Option<u32> {
         self.attachment.index().filter(|&index| self.attachment.is_here_as(index))
     }
@@ -61,7 +61,7 @@ impl TcOpenable {
         }
     }
 
-    /// Replaces filters by a link.
+    /// Replaces the tc filters of the interface by a link (tcx), which other programs cannot remove.
     pub(super) fn settle(&mut self) -> Result<(), String> {
         self.attachment.use_link().map_err(|error| {
             self.has_only_filters = true;

@@ -110,7 +110,7 @@ impl XdpDatapath {
         Ok(XdpAttachment { interface, open: None, said: None, _counted: Arc::clone(&self.attachments) })
     }
 
-    /// Adapts to the number of queues and to the flow cache's access. Returns why the port must be reopened, or `None` if it need not.
+    /// Adapts to the interface's present queues and flow cache support. Returns why an open port must be reopened. `None` if it need not.
     pub(super) fn refresh(
         &self,
         entry: &PortEntry,

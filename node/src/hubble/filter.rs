@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use bulkhead_observe::hubble::flow::{Endpoint, EventType, Icmp, Ip, Layer4, Tcp, Workload};
 
-    /// A dropped SYN from shop/web-1 to the node.
+    /// Returns a dropped SYN from shop/web-1 to the node.
     fn dropped() -> Flow {
         let protocol = Protocol::Tcp(Tcp { source_port: 4000, destination_port: 80, flags: Some(TcpFlags::of(2)) });
         let ip = Ip { source: "10.0.0.1".into(), destination: "192.0.2.1".into(), ip_version: 1 };
@@ -283,7 +283,7 @@ mod tests {
         Filters::new(&GetFlowsRequest { whitelist, blacklist, ..GetFlowsRequest::default() }).unwrap().select(flow)
     }
 
-    /// A filter with one field.
+    /// Returns a filter with one field.
     fn with(change: impl FnOnce(&mut FlowFilter)) -> FlowFilter {
         let mut filter = FlowFilter::default();
         change(&mut filter);

@@ -208,7 +208,7 @@ pub(super) mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// A request for a container's `eth0`.
+    /// Returns a request for a container's `eth0`.
     pub(in crate::ports) fn asked(container: &str, pod: &str, interface: &str, addresses: &[&str]) -> AddPort {
         AddPort {
             container: container.into(),

@@ -41,7 +41,7 @@ pub(super) enum Wanted {
     Packets(Packets),
 }
 
-/// The queue for the client's events.
+/// The queue for a client's events: lines of JSON, or Hubble flows.
 pub(super) enum Outlet {
     Lines(Sender<String>),
     /// Flows for a client of Hubble's API.

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use bulkhead_answers::flows;
 
-    /// A packet from 10.0.0.1:4000 to 10.0.0.2:80, or over another protocol.
+    /// Returns a packet from 10.0.0.1:4000 to 10.0.0.2:80, or over another protocol.
     fn event(verdict: Verdict, protocol: u8, icmp: Option<(u8, u8)>, origin: Option<OriginId>) -> Event {
         let mut outcome = Outcome::UNJUDGED;
         let [src, dst] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());

@@ -14,7 +14,7 @@ use bulkhead_answers::output::end;
 /// A packet that a tracepoint has selected.
 #[derive(Clone, Copy)]
 pub(super) struct Seen<'a> {
-    /// The packet's outcome.
+    /// What the vswitch did with the packet, and why.
     pub(super) judgement: &'a Judgement,
     /// The port to which the packet should have been sent, if it was lost at output. `None` otherwise.
     pub(super) meant_for: Option<PortId>,

@@ -15,7 +15,7 @@ type OwnKey = (usize, usize, [bool; 2], bool);
 /// Two states and the cached results of their comparison.
 pub(super) struct Comparison<'a> {
     states: [&'a Reachability; 2],
-    /// For each state and side, a number that is equal for equal allowed services.
+    /// For each state and side, a number that is equal for sides that allow the same protocols and ports.
     allowed: [Vec<u32>; 2],
     by_sides: AHashMap<[u32; 4], usize>,
     by_own_node: AHashMap<OwnKey, usize>,
@@ -59,7 +59,7 @@ impl<'a> Comparison<'a> {
         classes.into_iter().any(|(state, class)| directions.iter().any(|&way| state.list_number(class, way).is_some()))
     }
 
-    /// The nodes with these addresses in each state. `None` if the addresses are not nodes'.
+    /// Returns the nodes with these addresses in each state. `None` if the addresses are not nodes'.
     pub(super) fn nodes(&self, joint: &Joint) -> [Option<&'a [Arc<str>]>; 2] {
         let [before, after] = Self::classes(joint);
         [(self.states[0], before), (self.states[1], after)].map(|(state, class)| match &state.class(class).holder {

@@ -120,7 +120,7 @@ impl Removals<'_> {
         self.pairs(list, side).next().is_some()
     }
 
-    /// The pairs of a class of pods that have the list and a class of peers of the same family with this side.
+    /// Returns the pairs of a class of pods that have the list and a class of peers of the same family with this side.
     fn pairs(&self, list: ListNumber, side: u32) -> impl Iterator<Item = (ClassId, ClassId)> {
         let row = self.state.lists[list.0 as usize].row.iter().zip((0..).map(ClassId));
         let peers = row.filter(move |(of, _)| **of == side).map(|(_, class)| class);

@@ -11,7 +11,7 @@ use crate::renderer::plain::PlainRule;
 pub(super) struct Allowance {
     /// The rules that name the address, in order.
     pub(super) rules: Vec<(Services, Action, OriginId)>,
-    /// The services that each rule denies, after the earlier rules have matched.
+    /// The protocols and ports that each rule denies and no earlier rule matches.
     pub(super) denied: Vec<(Services, OriginId)>,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn names(peers: &Addresses, address: IpAddr) -> bool {
 }
 
 impl Allowance {
-    /// The rules at the positions `naming`, which contain the address. `None` if they allow everything.
+    /// Returns the rules at the positions `naming`, which contain the address. `None` if they allow everything.
     pub(super) fn of(list: &[PlainRule], naming: &[usize]) -> Option<Self> {
         let mut open = ServiceSet::all();
         let (mut rules, mut denied) = (Vec::with_capacity(naming.len()), Vec::new());

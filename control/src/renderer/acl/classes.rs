@@ -59,23 +59,23 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// All classes, sorted by each class's first pod.
+    /// Returns all classes, sorted by each class's first pod.
     pub(super) fn all(&self) -> &[EgressClass] {
         &self.all
     }
 
-    /// Number of interned values.
+    /// Returns the number of stored allowances and source sets.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
         self.allowances.len() + self.sources.len()
     }
 
-    /// The source addresses of all classes.
+    /// Returns the source addresses of all classes.
     pub(super) fn sources(&self) -> AddressSet {
         self.all.iter().fold(AddressSet::default(), |all, class| all.union(&class.sources))
     }
 
-    /// The restrictions that apply towards the pod of a column.
+    /// Returns the restrictions that apply towards the pod of a column.
     pub(super) fn restrictions(&self, column: usize) -> Restrictions {
         let mut restrictions = Vec::with_capacity(self.all.len());
         for class in &self.all {

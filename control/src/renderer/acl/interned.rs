@@ -36,13 +36,13 @@ impl<T: Eq + std::hash::Hash> Interned<T> {
         self.given
     }
 
-    /// Number of interned values.
+    /// Returns the number of interned values.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// The value with this number. `None` if it was removed.
+    /// Returns the value with this number. `None` if it was removed.
     pub(super) fn get(&self, id: &u64) -> Option<&Arc<T>> {
         self.values.get(id)
     }

@@ -97,7 +97,7 @@ impl Large {
 }
 
 impl Compiled {
-    /// Tables that deny everything.
+    /// Creates tables that deny everything.
     pub(super) fn closed() -> Self {
         // Scanned: there is nothing to compile.
         let tables = Tables::scanned(Vec::new()).expect("no rules are not too many");
@@ -142,7 +142,7 @@ impl Compiled {
         }
     }
 
-    /// Tables of the list with `changes` applied. `None` if they cannot be derived from these tables.
+    /// Derives the tables of the list with `changes` applied. `None` if the list must be compiled instead.
     pub(super) fn replaced(&self, changes: &[Change], beside: &mut Beside) -> Option<Self> {
         let large = self.large.as_ref().filter(|large| large.rebuilt.is_none())?;
         let options = BuildOptions { cancelled: &|| true, ..beside.options() };
@@ -184,13 +184,13 @@ fn intervals(rules: &[Rule]) -> usize {
 /// The interface that a background build is for. The interface keeps the result even if its list has changed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// The node's exit.
+    /// The uplink and the host, which share the node-exit table.
     Exit,
-    /// A pod.
+    /// The interface of this pod.
     Pod(PodName),
 }
 
-/// The background builds of one node.
+/// The background thread that compiles outdated large tables of one node again, one at a time.
 #[derive(Debug)]
 pub(super) struct Beside {
     scans: bool,
@@ -219,7 +219,7 @@ impl Drop for Cancel {
 }
 
 impl Beside {
-    /// With `scans`, very large lists are scanned instead of compiled.
+    /// Creates the state without a running build. If `scans` is true, very large lists are scanned instead of compiled.
     pub(super) fn new(scans: bool) -> Self {
         let max_bytes = BuildOptions::default().max_bytes;
         Self { scans, max_bytes, running: None, work: TableWork::default() }
@@ -229,7 +229,7 @@ impl Beside {
         BuildOptions { max_bytes: self.max_bytes, ..BuildOptions::default() }
     }
 
-    /// Gives a finished build to its owner's current tables.
+    /// Stores the result of a finished build beside its owner's tables, for their next change.
     pub(super) fn collect<'a>(&mut self, now: impl FnOnce(&Owner) -> Option<&'a mut Compiled>) {
         if self.running.as_ref().is_none_or(|running| !running.thread.is_finished()) {
             return;

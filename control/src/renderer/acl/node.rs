@@ -91,7 +91,7 @@ impl NodeRenderer {
         !self.rules.pods().is_empty()
     }
 
-    /// Work done for large tables since the start.
+    /// Returns counts of the work on large tables since the renderer was created.
     pub(super) fn work(&self) -> TableWork {
         self.beside.work
     }
@@ -138,7 +138,7 @@ impl NodeRenderer {
         self.exit_sources = self.rules.restricted();
     }
 
-    /// The tables of the pods' interfaces, by number.
+    /// Returns the tables of the pods' interfaces, by number.
     fn locals(&mut self) -> AHashMap<LocalId, Local> {
         let mut locals: AHashMap<LocalId, Local> = AHashMap::new();
         // For each new number: the number of a large table that one of its pods had before.
@@ -177,7 +177,7 @@ impl NodeRenderer {
         locals
     }
 
-    /// The replacement for the table of number `id`, which does not fit: the pods' last table, if all of them had the same.
+    /// Returns the replacement for the table of number `id`, which does not fit: the pods' last table, if all of them had the same.
     fn instead_of_local(&self, id: LocalId, why: &BuildError) -> (Compiled, Refusal) {
         let mut old =
             self.rules.ids().iter().filter(|(_, of)| **of == id).map(|(name, _)| self.bound.get(name).copied());
@@ -190,7 +190,7 @@ impl NodeRenderer {
         (tables, refused(last.is_some(), why))
     }
 
-    /// The tables that do not fit, with the replacement in force.
+    /// Returns the tables that do not fit, with the replacement in force.
     pub(super) fn refusals(&self) -> impl Iterator<Item = Refusal> + '_ {
         let locals = self.rules.ids().iter().filter_map(|(name, id)| {
             let refusal = self.refused.get(id)?;
@@ -199,7 +199,7 @@ impl NodeRenderer {
         locals.chain(self.refused_exit.clone())
     }
 
-    /// Number of interned values.
+    /// Returns the number of values stored by number, to test that unused ones are removed.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
         self.rules.interned()
@@ -279,7 +279,7 @@ impl NodeRenderer {
         }));
     }
 
-    /// The latest tables. `None` before the first transaction.
+    /// Returns the latest tables. `None` before the first transaction.
     pub(super) fn published(&self) -> Option<&Arc<NodeTables>> {
         self.published.as_ref()
     }
@@ -323,8 +323,8 @@ fn local(
     Ok(Local { compiled, ingress: pod.ingress.clone() })
 }
 
-/// The refusal for tables that do not fit. The interface keeps its last tables and denies classes of sources that were not restricted there
-/// or had other rules. Without previous tables, it is closed.
+/// Returns the refusal for tables that do not fit. The interface keeps its last tables and denies classes of sources that were not
+/// restricted there or had other rules. Without previous tables, it is closed.
 fn refused(had_tables: bool, why: &BuildError) -> Refusal {
     let instead = if had_tables { Instead::LastGood } else { Instead::Closed };
     Refusal { subject: String::new(), instead, why: why.to_string() }
@@ -334,13 +334,13 @@ fn is_closed(refusal: Option<&Refusal>) -> bool {
     refusal.is_some_and(|refusal| refusal.instead == Instead::Closed)
 }
 
-/// The replacement for tables that do not fit: the last tables preceded by `denied`, or tables that deny everything.
+/// Returns the replacement for tables that do not fit: the last tables preceded by `denied`, or tables that deny everything.
 fn instead(last: Option<&Compiled>, denied: impl FnOnce() -> Vec<Rule>) -> Compiled {
     let behind = last.and_then(|last| last.behind(denied()).ok());
     behind.unwrap_or_else(Compiled::closed)
 }
 
-/// The current tables of a build's owner.
+/// Returns the current tables of a build's owner.
 fn now<'a>(
     owner: &Owner,
     large: &AHashMap<PodName, LocalId>,

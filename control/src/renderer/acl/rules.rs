@@ -65,7 +65,7 @@ impl Changes {
     }
 }
 
-/// The rules of one node.
+/// The inputs of a node's tables: its addresses, its pods with their rule lists, and its egress classes.
 #[derive(Debug, Default)]
 pub(super) struct NodeRules {
     node_addresses: Arc<AddressSet>,
@@ -77,18 +77,18 @@ pub(super) struct NodeRules {
 }
 
 impl NodeRules {
-    /// Number of interned values.
+    /// Returns the number of stored keys, restrictions, allowances and source sets.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
         self.keys.len() + self.restrictions.len() + self.classes.interned()
     }
 
-    /// The pods, sorted by name.
+    /// Returns the pods, sorted by name.
     pub(super) fn pods(&self) -> &BTreeMap<PodName, Arc<PlainPod>> {
         &self.pods
     }
 
-    /// The number of each pod's table, sorted by pod.
+    /// Returns the number of each pod's table, sorted by pod.
     pub(super) fn ids(&self) -> &BTreeMap<PodName, LocalId> {
         &self.ids
     }
@@ -166,7 +166,7 @@ impl NodeRules {
         self.restrictions.sweep(|| ids.values().filter_map(|id| Some(keys.get(id)?.restrictions)).collect());
     }
 
-    /// The restricted sources with their allowances. `None` if the key is no longer in use.
+    /// Returns the restricted sources with their allowances. `None` if the key is no longer in use.
     fn restrictions<'a>(
         &'a self,
         key: &LocalKey,
@@ -175,12 +175,12 @@ impl NodeRules {
         Some(restrictions.iter().filter_map(|restriction| self.classes.restriction(restriction)))
     }
 
-    /// The local sources that any egress rule restricts.
+    /// Returns the local sources that any egress rule restricts.
     pub(super) fn restricted(&self) -> AddressSet {
         self.classes.sources()
     }
 
-    /// Denials to put before an outdated exit table, which restricts only the sources `known`: one for each other restricted class.
+    /// Returns the denials to put before an outdated exit table that restricts only the sources `known`: one per other restricted class.
     pub(super) fn denied_at_exit(&self, known: &AddressSet) -> Vec<Rule> {
         let denial = |class: &EgressClass| {
             let origin = class.list.rules.last()?.origin;
@@ -189,7 +189,7 @@ impl NodeRules {
         self.classes.all().iter().filter_map(denial).collect()
     }
 
-    /// Denials to put before the table of number `old` if it is used instead of the table of number `id`: for the sources that only the
+    /// Returns the denials to put before the table of number `old` if it replaces the table of number `id`: for the sources that only the
     /// latter restricts.
     pub(super) fn denied_locally(&self, id: LocalId, old: LocalId) -> Vec<Rule> {
         let key = |id| self.keys.get(&id).and_then(|key| self.restrictions(key));
@@ -202,7 +202,7 @@ impl NodeRules {
         key(id).into_iter().flatten().filter_map(denial).collect()
     }
 
-    /// The rules of a pod's table, in order of evaluation. The first match decides.
+    /// Returns the rules of a pod's table, in order of evaluation. The first match decides.
     pub(super) fn local_rules(&self, pod: &PlainPod, id: LocalId) -> Vec<Rule> {
         let mut rules = Vec::new();
         let key = self.keys.get(&id).expect("a pod's number is in use");
@@ -237,8 +237,8 @@ impl NodeRules {
         rules
     }
 
-    /// The changes that turn the table of one number, with `rules` rules, into that of another. `None` if more than sets of the ingress
-    /// list changed.
+    /// Returns the changes that turn the table of one number, with `rules` rules, into that of another. `None` if more than sets of the
+    /// ingress list changed.
     pub(super) fn replaced(
         &self,
         (old_id, old): (LocalId, &PlainList),
@@ -256,7 +256,7 @@ impl NodeRules {
         Some(different.map(|(at, (_, new))| Change::Replace { at: first + at, rule: from_peers(new) }).collect())
     }
 
-    /// The rules of the node-exit table, in order of evaluation. The first match decides.
+    /// Returns the rules of the node-exit table, in order of evaluation. The first match decides.
     pub(super) fn global_rules(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         let dst = Addresses::Set(self.node_addresses.clone());

@@ -58,7 +58,7 @@ impl PortSet {
     }
 }
 
-/// The services that a list allows with one address.
+/// The protocols and ports that a list allows between its pod and one peer address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AllowedPorts {
     everything: bool,
@@ -66,12 +66,12 @@ pub(super) struct AllowedPorts {
 }
 
 impl AllowedPorts {
-    /// All protocols and ports, and protocols without ports.
+    /// Returns all protocols and ports, and protocols without ports.
     pub(super) fn everything() -> Self {
         Self { everything: true, ports: BTreeMap::new() }
     }
 
-    /// The union of these services. A `None` among them allows everything.
+    /// Returns the union of these protocols and ports. A `None` among them allows everything.
     pub(super) fn of(services: impl IntoIterator<Item = Option<Service>>) -> Self {
         let mut ranges: BTreeMap<u8, Vec<PortRange>> = BTreeMap::new();
         for service in services {
@@ -109,7 +109,7 @@ impl AllowedPorts {
         Self { everything: false, ports }
     }
 
-    /// The allowed services, one for each protocol number and range. Empty if everything is allowed.
+    /// Returns the allowed ports, one element for each protocol and port range. Empty if everything is allowed.
     pub(super) fn services(&self) -> impl Iterator<Item = Service> + '_ {
         self.ports.iter().flat_map(|(&number, ports)| {
             ports.0.iter().map(move |&ports| Service { protocols: (number, number), ports })

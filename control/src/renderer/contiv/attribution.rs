@@ -34,7 +34,7 @@ pub struct AttributedTuple {
 /// A pod's sorted rules, as Contiv's configurator passes them to a renderer. A list without rules allows everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRules {
-    /// The pod.
+    /// The pod's namespace and name.
     pub pod: PodName,
     /// The pod's addresses.
     pub addresses: Vec<IpAddr>,
@@ -56,7 +56,7 @@ pub struct LocalTable {
 }
 
 impl ContivRenderer {
-    /// The pods of the node with their own rules, before combination into tables.
+    /// Returns the pods of the node with their own rules, before combination into tables.
     pub fn pod_rules(&self) -> Vec<PodRules> {
         let own = self.own_node();
         let rules = |pod: &PodName, lists: &PeerList, direction: Direction| {
@@ -76,7 +76,7 @@ impl ContivRenderer {
         self.state().pods().iter().map(pod).collect()
     }
 
-    /// The local tables in Contiv's order: by number of rules, then by rules.
+    /// Returns the local tables in Contiv's order: by number of rules, then by rules.
     pub fn local_tables(&self) -> Vec<LocalTable> {
         let behind = self.behind();
         let of_owner = self.orientation().judged();
@@ -96,7 +96,7 @@ impl ContivRenderer {
         tables.collect()
     }
 
-    /// The rules of the global table. The first match decides.
+    /// Returns the rules of the global table. The first match decides.
     pub fn global_table(&self) -> Vec<AttributedTuple> {
         let behind = self.behind();
         let of_pod = self.orientation().judged().opposite();
@@ -132,8 +132,8 @@ pub(in crate::renderer) struct Behind<'a> {
 }
 
 impl Behind<'_> {
-    /// The origins of a rule in the pod's table: from the pod's own list for this direction and, if the rule names one pod of the node,
-    /// from that pod's list.
+    /// Returns the origins of a rule in the pod's table: from the pod's own list for this direction and, if the rule names one pod of the
+    /// node, from that pod's list.
     pub(in crate::renderer) fn both(&self, pod: &PodName, direction: Direction, about: &PeerRule) -> Vec<OriginId> {
         let Some(owner) = self.pods.get(pod) else { return Vec::new() };
         let mut origins: Vec<OriginId> =
@@ -150,7 +150,7 @@ impl Behind<'_> {
         origins
     }
 
-    /// The origins of a rule in the list of the pod with this address.
+    /// Returns the origins of a rule in the list of the pod with this address.
     pub(in crate::renderer) fn one(&self, pod: IpAddr, direction: Direction, about: &PeerRule) -> Vec<OriginId> {
         let list = self.owners.get(&pod).and_then(|name| list_of(&self.pods[*name], direction));
         list.map_or_else(Vec::new, |list| behind(list, &self.own_node, about))
@@ -164,7 +164,7 @@ fn list_of(pod: &PlainPod, direction: Direction) -> Option<&PlainList> {
     }
 }
 
-/// The tuple of a rule, with the pod's side left out.
+/// Returns the tuple of a rule, with the pod's side left out.
 fn one_sided(direction: Direction, rule: &PeerRule) -> SixTuple {
     let PeerRule { peer, service, action } = *rule;
     match direction {
@@ -173,7 +173,7 @@ fn one_sided(direction: Direction, rule: &PeerRule) -> SixTuple {
     }
 }
 
-/// A tuple of a local table, without the owner's side.
+/// Returns a tuple of a local table, without the owner's side.
 fn about(tuple: &SixTuple, orientation: Orientation) -> PeerRule {
     let peer = match orientation {
         Orientation::Egress => tuple.src,
@@ -186,7 +186,7 @@ fn sorted(origins: impl IntoIterator<Item = OriginId>) -> Vec<OriginId> {
     origins.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The origins of the rules in an ordered list that produced a rule (see the module).
+/// Returns the origins of the rules in an ordered list that produced a rule (see the module).
 fn behind(list: &PlainList, own_node: &AddressSet, about: &PeerRule) -> Vec<OriginId> {
     let mut denies = Vec::new();
     for (at, rule) in list.rules.iter().enumerate() {
@@ -242,7 +242,7 @@ fn meets(addresses: &Addresses, network: Option<IpNet>) -> bool {
     }
 }
 
-/// Whether the services contain all of the service's traffic.
+/// Whether `services` (protocols and ports) contains all traffic of `service`.
 fn is_served(services: &Services, service: Option<Service>) -> bool {
     match (services, service) {
         (Services::Any, _) => true,
@@ -253,7 +253,7 @@ fn is_served(services: &Services, service: Option<Service>) -> bool {
     }
 }
 
-/// Whether the services contain some of the service's traffic.
+/// Whether `services` (protocols and ports) contains some traffic of `service`.
 fn serves(services: &Services, service: Option<Service>) -> bool {
     match (services, service) {
         (Services::Any, _) => true,

@@ -42,7 +42,7 @@ impl RendererCache {
         Self { orientation, limit, state: RendererState::new(orientation, limit) }
     }
 
-    /// The pods, lists and tables after the last commit.
+    /// Returns the pods, lists and tables after the last commit.
     pub fn state(&self) -> &RendererState {
         &self.state
     }
@@ -103,12 +103,12 @@ pub struct Staged<'a> {
 }
 
 impl Staged<'_> {
-    /// The transaction's changes. Empty if it changes nothing.
+    /// Returns the transaction's changes. Empty if it changes nothing.
     pub fn changes(&self) -> &[TableChange] {
         &self.changes
     }
 
-    /// The pods, lists and tables after the commit.
+    /// Returns the pods, lists and tables after the commit.
     pub fn state(&self) -> &RendererState {
         self.next.as_ref().unwrap_or(&self.cache.state)
     }

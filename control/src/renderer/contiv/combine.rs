@@ -25,8 +25,8 @@ use crate::renderer::contiv::tuple::SixTuple;
 /// The rules that replace the owner's rules for single addresses of others: the allowed ports, then a deny.
 pub(super) type Overlay = BTreeMap<IpAddr, Arc<[PeerRule]>>;
 
-/// The rules for one address of another pod. `own` is what the owner's list allows with that address. `None` if the owner's rules apply
-/// unchanged: the other's list allows everything, or the owner's is at least as strict.
+/// Returns the rules for one address of another pod. `own` is what the owner's list allows with that address. `None` if the owner's rules
+/// apply unchanged: the other's list allows everything, or the owner's is at least as strict.
 pub(super) fn pair(
     own: &AllowedPorts,
     address: IpAddr,
@@ -72,13 +72,13 @@ pub(super) fn overlay(own: &PeerList, owner: &BTreeSet<IpAddr>, others: &BTreeMa
     others.iter().filter_map(combine).collect()
 }
 
-/// Maximum number of rules that [`local_rules`] produces.
+/// Returns an upper bound of the number of rules that [`local_rules`] produces.
 pub(super) fn size(own: &PeerList, overlay: &Overlay) -> usize {
     own.rules().len() + overlay.values().map(|rules| rules.len()).sum::<usize>() + 1
 }
 
-/// The owner's table: its own rules, with the overlay's rules instead of those for the same single addresses. An allow of the rest follows
-/// if no rule decides it. Rules for wider networks stay, because host rules sort before them.
+/// Returns the owner's table: its own rules, with the overlay's rules instead of those for the same single addresses. An allow of the rest
+/// follows if no rule decides it. Rules for wider networks stay, because host rules sort before them.
 pub(super) fn local_rules(orientation: Orientation, own: &PeerList, overlay: &Overlay) -> Rules {
     let replaced = |rule: &&PeerRule| {
         let host = rule.peer.filter(|net| net.prefix_len() == net.max_prefix_len());
@@ -94,7 +94,7 @@ pub(super) fn local_rules(orientation: Orientation, own: &PeerList, overlay: &Ov
     Rules::of_sorted(&rules)
 }
 
-/// The tuple of a rule in the pod's own table, with the pod's side left out.
+/// Returns the tuple of a rule in the pod's own table, with the pod's side left out.
 fn own_side(orientation: Orientation, rule: &PeerRule) -> SixTuple {
     let PeerRule { peer, service, action } = *rule;
     match orientation {
@@ -103,7 +103,7 @@ fn own_side(orientation: Orientation, rule: &PeerRule) -> SixTuple {
     }
 }
 
-/// The rules of one address in the global table. Rules for the other address family are left out, as they would match nothing.
+/// Returns the rules of one address in the global table. Rules for the other address family are left out, as they would match nothing.
 pub(super) fn global_rules(
     orientation: Orientation,
     address: IpAddr,
@@ -118,7 +118,7 @@ pub(super) fn global_rules(
     })
 }
 
-/// Number of rules that [`global_rules`] produces from a list.
+/// Returns the number of rules that [`global_rules`] produces from a list.
 pub(super) fn global_size(address: IpAddr, list: &PeerList) -> usize {
     list.rules().iter().filter(|rule| is_of_family(address, rule)).count()
 }

@@ -19,7 +19,7 @@ pub(super) struct Expansion {
     list: Arc<PeerList>,
 }
 
-/// A product of allowed addresses and services.
+/// Allowed traffic: each of the addresses with each of the protocols and ports (`services`).
 #[derive(Debug)]
 struct Allowed {
     peers: Addresses,
@@ -41,7 +41,7 @@ impl Allowed {
 }
 
 impl Expansion {
-    /// The expanded list.
+    /// Returns the expanded list.
     pub(super) const fn list(&self) -> &Arc<PeerList> {
         &self.list
     }
@@ -65,8 +65,8 @@ impl Expansion {
         Ok(Self { allows, closed, list })
     }
 
-    /// The products with their numbers of prefixes, and the prefixes that any of them gained or lost, in the order of rules. `None` if more
-    /// than addresses changed, or too many of them for this to be faster.
+    /// Returns the products with their numbers of prefixes, and the prefixes that any of them gained or lost, in the order of rules. `None`
+    /// if more than addresses changed, or too many of them for this to be faster.
     fn changes(&self, products: &[Product]) -> Option<(Vec<Allowed>, Vec<IpNet>)> {
         if self.allows.len() != products.len() {
             return None;
@@ -126,14 +126,14 @@ fn made_of(products: Vec<Product>, closed: bool, limit: usize) -> Result<Expansi
     Ok(Expansion { allows, closed, list: Arc::new(list) })
 }
 
-/// Number of tuples of the products. An error if it exceeds `limit`.
+/// Returns the number of tuples of the products. An error if it exceeds `limit`.
 fn check(allows: &[Allowed], closed: bool, limit: usize) -> Result<usize, usize> {
     let sizes = allows.iter().map(|allowed| allowed.networks.saturating_mul(allowed.count));
     let size = sizes.fold(usize::from(closed), usize::saturating_add);
     if size > limit { Err(size) } else { Ok(size) }
 }
 
-/// The prefixes of those intervals of `one` that are not intervals of `other`.
+/// Returns the prefixes of those intervals of `one` that are not intervals of `other`.
 fn prefixes_without(one: &AddressSet, other: &AddressSet) -> Vec<IpNet> {
     fn own<'a, T: Ord + Copy>(one: &'a [(T, T)], other: &'a [(T, T)]) -> impl Iterator<Item = (T, T)> + 'a {
         let mut others = other.iter().peekable();

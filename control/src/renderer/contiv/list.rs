@@ -27,7 +27,7 @@ impl PeerRule {
     /// The last rule of an isolated pod's list.
     pub const DENY_THE_REST: Self = Self { peer: None, service: None, action: Action::Deny };
 
-    /// The intersection of two allow rules. `None` if they have no traffic in common.
+    /// Returns the intersection of two allow rules. `None` if they have no traffic in common.
     fn intersect(&self, other: &Self) -> Option<Self> {
         let peer = match (self.peer, other.peer) {
             (None, net) | (net, None) => net,
@@ -129,7 +129,7 @@ impl PeerList {
         Self { closed: self.closed, lengths: lengths(&rules), rules, fingerprint }
     }
 
-    /// The rules only in this list, and the rules only in the other.
+    /// Returns the rules only in this list, and the rules only in the other.
     pub(super) fn difference(&self, other: &Self) -> (Vec<PeerRule>, Vec<PeerRule>) {
         let without = |one: &Self, other: &Self| {
             let mut theirs = other.rules.iter().peekable();
@@ -142,7 +142,7 @@ impl PeerList {
         (without(self, other), without(other, self))
     }
 
-    /// The rules, sorted.
+    /// Returns the rules, sorted.
     pub fn rules(&self) -> &[PeerRule] {
         &self.rules
     }
@@ -152,7 +152,7 @@ impl PeerList {
         self.closed
     }
 
-    /// The services that the list allows with an address. Takes O(log rules) for each prefix length in use.
+    /// Returns the protocols and ports that the list allows between the pod and a peer address, in O(log rules) per prefix length in use.
     pub(super) fn allowed(&self, address: IpAddr) -> AllowedPorts {
         #[cfg(test)]
         LOOKUPS.with(|count| count.set(count.get() + 1));
@@ -176,14 +176,14 @@ impl PeerList {
         first..first + count
     }
 
-    /// The networks with allowed traffic, without duplicates. `None` is any.
+    /// Returns the networks with allowed traffic, without duplicates. `None` is any.
     pub(super) fn networks(&self) -> impl Iterator<Item = Option<IpNet>> + '_ {
         let allows = self.rules.iter().filter(|rule| rule.action == Action::Allow);
         let mut previous = None;
         allows.map(|rule| rule.peer).filter(move |&net| previous.replace(net) != Some(net))
     }
 
-    /// The list that allows what both lists allow. Its length is at most the product of both.
+    /// Returns the list that allows what both lists allow. Its length is at most the product of both.
     pub(super) fn intersect(&self, other: &Self) -> Self {
         let allows = |list: &Self| list.rules.clone().into_iter().filter(|rule| rule.action == Action::Allow);
         let rules: Vec<_> = match (self.closed, other.closed) {
@@ -203,7 +203,7 @@ fn is_closed(rules: &[PeerRule]) -> bool {
     rules.iter().any(|rule| rule.action == Action::Deny)
 }
 
-/// The prefix lengths in use, for IPv4 and IPv6. Rules are sorted by prefix length.
+/// Returns the prefix lengths in use, for IPv4 and IPv6. Rules are sorted by prefix length.
 fn lengths(rules: &[PeerRule]) -> [Vec<u8>; 2] {
     let mut lengths = [Vec::new(), Vec::new()];
     for net in rules.iter().filter_map(|rule| rule.peer) {
@@ -215,7 +215,7 @@ fn lengths(rules: &[PeerRule]) -> [Vec<u8>; 2] {
     lengths
 }
 
-/// A rule's contribution to its list's fingerprint, which is the sum of all contributions.
+/// Returns a rule's contribution to its list's fingerprint, which is the sum of all contributions.
 fn fingerprint(rule: &PeerRule) -> u64 {
     keys().hash_one(rule)
 }
@@ -226,7 +226,7 @@ thread_local! {
     pub(super) static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// A random key for all fingerprints of the process. Equal lists have equal fingerprints, and an attacker cannot construct collisions.
+/// Returns the process's random key for fingerprints. Equal lists have equal fingerprints, and an attacker cannot construct collisions.
 fn keys() -> &'static ahash::RandomState {
     static KEYS: std::sync::OnceLock<ahash::RandomState> = std::sync::OnceLock::new();
     KEYS.get_or_init(ahash::RandomState::new)
@@ -246,7 +246,7 @@ impl Hash for PeerList {
     }
 }
 
-/// A pod's addresses and lists.
+/// A pod's addresses and its rule lists for both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodLists {
     /// The pod's addresses.

@@ -48,7 +48,7 @@ pub enum Orientation {
 }
 
 impl Orientation {
-    /// The direction that a pod's own table judges, seen from the pod.
+    /// Returns the direction that a pod's own table judges, seen from the pod.
     const fn judged(self) -> Direction {
         match self {
             Self::Egress => Direction::Ingress,

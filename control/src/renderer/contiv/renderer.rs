@@ -45,7 +45,7 @@ pub struct TupleTables {
 pub struct PublishedTuples(Arc<Mutex<Option<Arc<TupleTables>>>>);
 
 impl PublishedTuples {
-    /// The latest tables. `None` before the first transaction.
+    /// Returns the latest tables. `None` before the first transaction.
     pub fn latest(&self) -> Option<Arc<TupleTables>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -120,7 +120,7 @@ impl ContivRenderer {
         }
     }
 
-    /// The node's pods in their last known state.
+    /// Returns the node's pods in their last known state.
     pub(in crate::renderer) fn pods(&self) -> &BTreeMap<PodName, Arc<PlainPod>> {
         &self.pods
     }
@@ -133,17 +133,17 @@ impl ContivRenderer {
         self.orientation
     }
 
-    /// The pods, lists and tables in force.
+    /// Returns the pods, lists and tables in force.
     pub(super) fn state(&self) -> &RendererState {
         self.cache.state()
     }
 
-    /// Number of address intervals written to lists since the start.
+    /// Returns the number of address intervals written to lists since the start.
     pub(in crate::renderer) fn written(&self) -> u64 {
         self.lists.written()
     }
 
-    /// Counts of the expensive steps since the start.
+    /// Returns the numbers of expansions and combinations since the renderer was created.
     pub fn attempts(&self) -> Attempts {
         self.attempts
     }
@@ -274,7 +274,7 @@ impl Renderer for ContivRenderer {
         format!("6-tuples of node {}, {orientation}", self.node)
     }
 
-    /// Fails only with [`TooManyTuples`].
+    /// Applies the transaction. Fails only with [`TooManyTuples`].
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         let plain = self.lists.follow(transaction);
         Ok(self.render_plain(&plain)?)

@@ -34,7 +34,7 @@ pub struct RendererState {
     table_of: BTreeMap<PodName, Arc<Table>>,
     tables: BTreeMap<TableName, Shared>,
     global: Arc<Table>,
-    /// Number of tuples of all tables.
+    /// The number of 6-tuples in all tables together.
     tuples: usize,
     /// Whether the tables come from a dump, so that the lists behind them are unknown.
     recovered: bool,
@@ -107,24 +107,24 @@ impl RendererState {
         self.recovered
     }
 
-    /// The pods with their lists.
+    /// Returns the pods with their lists.
     pub fn pods(&self) -> &BTreeMap<PodName, PodLists> {
         &self.pods
     }
 
-    /// Each pod's table. A pod without an entry is not restricted.
+    /// Returns each pod's table. A pod without an entry is not restricted.
     pub fn locals(&self) -> &BTreeMap<PodName, Arc<Table>> {
         &self.table_of
     }
 
-    /// The local tables and the pods that share each, in Contiv's order: by number of rules, then by rules.
+    /// Returns the local tables and the pods that share each, in Contiv's order: by number of rules, then by rules.
     pub fn tables(&self) -> Vec<(&Arc<Table>, &BTreeSet<PodName>)> {
         let mut tables: Vec<_> = self.tables.values().map(|shared| (&shared.table, &*shared.pods)).collect();
         tables.sort_by(|(a, _), (b, _)| in_table_order(a, b));
         tables
     }
 
-    /// The table of the node's exit (egress orientation) or entrance (ingress orientation). Not applied if it has no rules.
+    /// Returns the table of the node's exit (egress orientation) or entrance (ingress orientation). Not applied if it has no rules.
     pub fn global(&self) -> &Arc<Table> {
         &self.global
     }

@@ -26,7 +26,7 @@ const CHUNK: usize = 256;
 /// Sorted 6-tuples without duplicates.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// Chunks, none of them empty.
+    /// The tuples in sorted chunks, which versions of a table share. No chunk is empty.
     chunks: Vec<Arc<[SixTuple]>>,
     len: usize,
     fingerprint: u64,
@@ -43,7 +43,7 @@ impl Rules {
         rules
     }
 
-    /// Number of tuples.
+    /// Returns the number of tuples.
     pub const fn len(&self) -> usize {
         self.len
     }
@@ -53,22 +53,22 @@ impl Rules {
         self.len == 0
     }
 
-    /// A hash of the rules. Different rules rarely share it, so correctness must not depend on that.
+    /// Returns a hash of the rules. Different rules rarely share it, so correctness must not depend on that.
     pub const fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    /// The tuples, sorted.
+    /// Returns the tuples, sorted.
     pub fn iter(&self) -> Iter<'_> {
         self.chunks.iter().flat_map(each)
     }
 
-    /// The last tuple. `None` if the rules are empty.
+    /// Returns the last tuple. `None` if the rules are empty.
     pub fn last(&self) -> Option<&SixTuple> {
         self.chunks.last()?.last()
     }
 
-    /// The tuples with exactly this source and destination prefix, sorted.
+    /// Returns the tuples with exactly this source and destination prefix, sorted.
     pub fn about(&self, src: Option<IpNet>, dst: Option<IpNet>) -> impl Iterator<Item = &SixTuple> {
         let is_before = |tuple: &SixTuple| tuple.cmp_networks(src, dst).is_lt();
         let at = self.chunks.partition_point(|chunk| chunk.last().is_some_and(is_before));
@@ -77,8 +77,8 @@ impl Rules {
         from.take_while(move |tuple| tuple.cmp_networks(src, dst).is_eq())
     }
 
-    /// The rules without the tuples of `gone` and with those of `new`. Both slices are sorted; `gone` is contained in the rules, `new` is
-    /// not.
+    /// Returns the rules without the tuples of `gone` and with those of `new`. Both slices are sorted; `gone` is contained in the rules,
+    /// `new` is not.
     pub(super) fn changed(&self, gone: &[SixTuple], new: &[SixTuple]) -> Self {
         let mut changed = Self { len: self.len + new.len() - gone.len(), ..Self::default() };
         let sum = |tuples: &[SixTuple]| tuples.iter().map(fingerprint).fold(0, u64::wrapping_add);
@@ -122,7 +122,7 @@ impl Rules {
         }
     }
 
-    /// The tuples only in these rules, and those only in `other`. Skips shared chunks.
+    /// Returns the tuples only in these rules, and those only in `other`. Skips shared chunks.
     pub fn difference<'a>(&'a self, other: &'a Self) -> (Vec<&'a SixTuple>, Vec<&'a SixTuple>) {
         let at = |chunk: &Arc<[SixTuple]>| chunk.as_ptr().addr();
         let own = |one: &'a Self, other: &'a Self| {

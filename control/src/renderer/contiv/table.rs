@@ -18,7 +18,7 @@ impl fmt::Display for TableName {
 }
 
 impl TableName {
-    /// The name of these rules. The cache renames a table if different rules have the same name.
+    /// Returns the name of these rules. The cache renames a table if different rules have the same name.
     pub(super) const fn of(rules: &Rules) -> Self {
         Self(rules.fingerprint())
     }

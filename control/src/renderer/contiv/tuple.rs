@@ -31,7 +31,7 @@ impl fmt::Display for SixTuple {
     }
 }
 
-/// Expands a rule into 6-tuples: each source prefix with each destination prefix and each service.
+/// Expands a rule into 6-tuples: each source prefix with each destination prefix and each protocol with its ports.
 pub fn six_tuples(rule: &Rule) -> impl Iterator<Item = SixTuple> + '_ {
     let action = rule.action;
     prefixes(&rule.src).flat_map(move |src| {
@@ -54,7 +54,7 @@ fn services(services: &Services) -> Box<dyn Iterator<Item = Option<Service>> + '
     }
 }
 
-/// The sort key of a network: family (IPv4, IPv6, any), longer prefixes first, address. 0.0.0.0/0 is not "any" and sorts before it.
+/// Returns the sort key of a network: family (IPv4, IPv6, any), longer prefixes first, address. 0.0.0.0/0 is not "any" and sorts before it.
 pub(in crate::renderer) fn network_key(network: Option<IpNet>) -> (u8, Reverse<u8>, u128) {
     match network {
         Some(IpNet::V4(net)) => (0, Reverse(net.prefix_len()), u32::from(net.addr()).into()),
@@ -63,8 +63,8 @@ pub(in crate::renderer) fn network_key(network: Option<IpNet>) -> (u8, Reverse<u
     }
 }
 
-/// The sort key of a service. Fewer protocols first: TCP, UDP, SCTP, others by number, ranges, any. Then fewer ports first: single ports
-/// ascending, ranges, all ports.
+/// Returns the sort key of a service. Fewer protocols first: TCP, UDP, SCTP, others by number, ranges, any. Then fewer ports first: single
+/// ports ascending, ranges, all ports.
 pub(in crate::renderer) fn service_key(service: Option<Service>) -> (u16, u8, u8, u16, u16) {
     let Some(Service { protocols: (first, last), ports }) = service else {
         return (u16::MAX, 0, 0, 0, 0);
@@ -79,13 +79,13 @@ pub(in crate::renderer) fn service_key(service: Option<Service>) -> (u16, u8, u8
     (u16::from(last - first), rank, first, ports.last - ports.first, ports.first)
 }
 
-/// The sort key of an action: deny before allow.
+/// Returns the sort key of an action: deny before allow.
 pub(in crate::renderer) const fn action_key(action: Action) -> bool {
     matches!(action, Action::Allow)
 }
 
 impl Ord for SixTuple {
-    /// Contiv's order: source, destination, protocol, port, action.
+    /// Compares in Contiv's order: source, destination, protocol, port, action.
     fn cmp(&self, other: &Self) -> Ordering {
         network_key(self.src)
             .cmp(&network_key(other.src))
@@ -102,12 +102,12 @@ impl PartialOrd for SixTuple {
 }
 
 impl SixTuple {
-    /// The rule that matches all traffic.
+    /// Returns the rule that matches all traffic.
     pub const fn any(action: Action) -> Self {
         Self { src: None, dst: None, service: None, action }
     }
 
-    /// Compares the networks only.
+    /// Compares source and destination network with those of the tuple, in Contiv's order.
     pub(super) fn cmp_networks(&self, src: Option<IpNet>, dst: Option<IpNet>) -> Ordering {
         network_key(self.src).cmp(&network_key(src)).then_with(|| network_key(self.dst).cmp(&network_key(dst)))
     }
@@ -123,8 +123,8 @@ impl SixTuple {
     }
 }
 
-/// The verdict of a table. A table without rules is not applied and allows everything. In other tables, traffic that no rule matches is
-/// denied, as in an ACL. (The cache ends its tables with a rule that matches everything.)
+/// Returns the verdict of a table. A table without rules is not applied and allows everything. In other tables, traffic that no rule
+/// matches is denied, as in an ACL. (The cache ends its tables with a rule that matches everything.)
 pub fn first_match<'a>(rules: impl IntoIterator<Item = &'a SixTuple>, key: &Key) -> Action {
     let mut rules = rules.into_iter().peekable();
     if rules.peek().is_none() {

@@ -11,22 +11,22 @@ use crate::contract::SetId;
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 
-/// Services with the same verdict, and that verdict's action and origin.
+/// Protocols and ports with the same verdict, and that verdict's action and origin.
 pub type Entry = (ServiceSet, Action, OriginId);
 
 impl IdentityRenderer {
-    /// The map from addresses to numbers. [`IdentityRenderer::sets_of`] resolves the numbers.
+    /// Returns the map from addresses to numbers. [`IdentityRenderer::sets_of`] resolves the numbers.
     pub fn cache(&self) -> &IpCache {
         &self.cache
     }
 
-    /// The sets that contain the addresses of an ipcache number, ascending.
+    /// Returns the sets that contain the addresses of an ipcache number, ascending.
     pub fn sets_of(&self, number: u32) -> Vec<SetId> {
         let sets = self.parties.sets_of(self.parties.all()[number as usize].identity);
         sets.iter().filter(|&&tag| tag < REMOTE_NODE).map(|&tag| SetId(tag)).collect()
     }
 
-    /// The identity of an address. Two addresses share one if no rule distinguishes them.
+    /// Returns the identity of an address. Two addresses share one if no rule distinguishes them.
     pub fn identity_of(&self, address: IpAddr) -> u32 {
         self.parties.all()[self.cache.get(address) as usize].identity
     }
@@ -37,7 +37,7 @@ impl IdentityRenderer {
         (sets.contains(&OWN_NODE), sets.contains(&REMOTE_NODE))
     }
 
-    /// The pod's decisions about traffic with an address. No service is in two entries. `None` if the pod is unknown.
+    /// Returns the pod's decisions about traffic with an address. The entries' ports are disjoint. `None` if the pod is unknown.
     pub fn entries(&self, pod: &PodName, direction: Direction, address: IpAddr) -> Option<Vec<Entry>> {
         self.entries_of(pod, direction, self.identity_of(address))
     }

@@ -35,7 +35,7 @@ impl Decisions {
         IdentityTables::verdict(action, number)
     }
 
-    /// The action and origin of a verdict. `None` if the number is unknown.
+    /// Returns the action and origin of a verdict. `None` if the number is unknown.
     pub(super) fn get(&self, verdict: Verdict) -> Option<(Action, OriginId)> {
         self.all.get(verdict.rule()?).copied()
     }
@@ -44,7 +44,7 @@ impl Decisions {
         self.all.len()
     }
 
-    /// A rule list with one rule for each decision, at the index of its number.
+    /// Returns a rule list with one rule for each decision, at the index of its number.
     pub(super) fn rules(&mut self) -> RuleList {
         if self.rules.len() != self.all.len() {
             let rule = |&(action, origin): &(Action, OriginId)| IdentityTables::decision(action, origin);
@@ -86,7 +86,7 @@ impl Listed {
         Self { list, direction, users: 0, everybody, by_tag, rows, by_rules, map }
     }
 
-    /// The sets that the rules name.
+    /// Returns the sets that the rules name.
     pub(super) fn tags(&self) -> impl Iterator<Item = Tag> + '_ {
         self.by_tag.keys().copied()
     }
@@ -101,12 +101,12 @@ impl Listed {
         self.by_rules.clear();
     }
 
-    /// The row for addresses in these sets. `None` if no known identity matches the same rules.
+    /// Returns the row for addresses in these sets. `None` if no known identity matches the same rules.
     pub(super) fn known_row(&self, sets: &[Tag]) -> Option<&Row> {
         self.rows.get(*self.by_rules.get(&self.rules_naming(sets))?)
     }
 
-    /// The positions of the rules that name addresses in these sets, ascending.
+    /// Returns the positions of the rules that name addresses in these sets, ascending.
     fn rules_naming(&self, sets: &[Tag]) -> Vec<usize> {
         let named = sets.iter().filter_map(|tag| self.by_tag.get(tag)).flatten();
         let mut rules: Vec<usize> = self.everybody.iter().chain(named).copied().collect();
@@ -125,7 +125,7 @@ impl Listed {
         self.rows.len() - 1
     }
 
-    /// Compiles the map.
+    /// Compiles the policy map: the verdicts for each identity that the rules name, and for all other identities.
     pub(super) fn compile(&mut self, parties: &Parties, decisions: &mut Decisions) {
         let unknown = self.row(&[], decisions);
         debug_assert_eq!(unknown, 0, "the first row is that of the unknown");

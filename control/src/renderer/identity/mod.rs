@@ -118,12 +118,12 @@ impl IdentityRenderer {
         }
     }
 
-    /// The latest tables. `None` before the first transaction.
+    /// Returns the latest tables. `None` before the first transaction.
     pub fn node_tables(&self) -> Option<&Arc<NodeTables>> {
         self.published.as_ref()
     }
 
-    /// Counts of the work since the renderer was created.
+    /// Returns counts of the work since the renderer was created.
     pub fn work(&self) -> IdentityWork {
         self.work
     }
@@ -228,7 +228,7 @@ impl IdentityRenderer {
     }
 }
 
-/// The maps of pods without rules: a single entry allows everything.
+/// Returns the maps of pods without rules: a single entry allows everything.
 fn open_maps(decisions: &mut Decisions) -> [Arc<PolicyMap>; 2] {
     [Direction::Ingress, Direction::Egress].map(|direction| {
         let verdict = decisions.verdict(Action::Allow, Origins::not_isolated(direction));
@@ -241,7 +241,7 @@ impl Renderer for IdentityRenderer {
         "identity".into()
     }
 
-    /// Never fails: a map can be compiled from any list.
+    /// Applies the transaction. Never fails: a map can be compiled from any list.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         let before = self.cache.clone();
         let mut moves = Moves::default();

@@ -51,7 +51,7 @@ pub(super) struct Parties {
 }
 
 impl Default for Parties {
-    /// Number 0 is the identity of addresses in no set.
+    /// Creates the numbering with identity 0, that of addresses in no set.
     fn default() -> Self {
         let mut parties = Self {
             sets: Vec::new(),
@@ -69,22 +69,22 @@ impl Default for Parties {
 }
 
 impl Parties {
-    /// All parties, by number.
+    /// Returns all parties, by number.
     pub(super) fn all(&self) -> &[Party] {
         &self.parties
     }
 
-    /// Number of identities.
+    /// Returns the number of identities.
     pub(super) fn identities(&self) -> usize {
         self.sets.len()
     }
 
-    /// The sets of an identity.
+    /// Returns the sets of an identity.
     pub(super) fn sets_of(&self, identity: u32) -> &Arc<[Tag]> {
         &self.sets[identity as usize]
     }
 
-    /// The identities in a set.
+    /// Returns the identities in a set.
     pub(super) fn in_set(&self, tag: Tag) -> impl Iterator<Item = u32> + '_ {
         self.by_tag.get(&tag).into_iter().flatten().copied()
     }
@@ -116,7 +116,7 @@ impl Parties {
         })
     }
 
-    /// The number of the party that addresses of party `number` have after these changes, applied in order.
+    /// Returns the number of the party that addresses of party `number` have after these changes, applied in order.
     pub(super) fn after<'a>(&mut self, number: u32, changes: impl Iterator<Item = &'a Change>) -> u32 {
         let Party { identity, mut endpoint } = self.parties[number as usize];
         let before = self.sets_of(identity).clone();

@@ -30,12 +30,12 @@ impl Family {
     /// Both families.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// The family of the address.
+    /// Returns the family of the address.
     pub const fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// The name in the API.
+    /// Returns the name in the API.
     pub const fn ethertype(self) -> &'static str {
         match self {
             Self::V4 => "IPv4",
@@ -66,12 +66,12 @@ pub struct SecurityRule {
     pub protocol: Option<u8>,
     /// The destination ports. `None` for all.
     pub ports: Option<PortRange>,
-    /// The remote end.
+    /// The remote end: sources of ingress, destinations of egress.
     pub remote: Remote,
 }
 
 impl SecurityRule {
-    /// The attributes that define the allowed traffic. `group_id` resolves a group.
+    /// Returns the attributes that define the allowed traffic. `group_id` resolves a group.
     fn attributes(&self, group_id: impl Fn(&str) -> String) -> Map<String, Value> {
         let mut attributes = Map::new();
         let mut put = |key: &str, value: Value| attributes.insert(key.to_owned(), value);
@@ -96,7 +96,7 @@ impl SecurityRule {
         attributes
     }
 
-    /// The body of the request that creates the rule in `group`. `group_id` returns the ID of a managed group by its tag.
+    /// Returns the body of the request that creates the rule in `group`. `group_id` returns the ID of a managed group by its tag.
     pub fn body(&self, group: &str, group_id: impl Fn(&str) -> String) -> Value {
         let mut attributes = self.attributes(&group_id);
         attributes.insert("security_group_id".to_owned(), group_id(group).into());
@@ -105,7 +105,7 @@ impl SecurityRule {
 }
 
 impl fmt::Display for SecurityRule {
-    /// `ingress IPv4 tcp 80-81 from 10.0.0.0/8`.
+    /// Writes the rule as `ingress IPv4 tcp 80-81 from 10.0.0.0/8`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.direction, self.family.ethertype())?;
         match self.protocol {
@@ -127,7 +127,7 @@ impl fmt::Display for SecurityRule {
     }
 }
 
-/// A security group.
+/// The desired state of a security group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecurityGroup {
     /// Its name, for users.
@@ -140,7 +140,7 @@ pub struct SecurityGroup {
     pub refused: Option<String>,
 }
 
-/// A pod's port.
+/// The desired groups of a pod's port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     /// The pod's addresses, which identify its port.
@@ -164,7 +164,7 @@ pub struct Desired {
 const MAX_NAME: usize = 255;
 
 impl NeutronRenderer {
-    /// The desired state. `identities` returns the UID and generation of a policy's object. `origins` are the pipeline's.
+    /// Returns the desired state. `identities` returns the UID and generation of a policy's object. `origins` are the pipeline's.
     pub fn desired(
         &self,
         identities: impl Fn(&PolicyName) -> Option<Arc<PolicyIdentity>>,
@@ -209,7 +209,7 @@ impl NeutronRenderer {
         desired
     }
 
-    /// The tag of each group.
+    /// Returns the tag of each group.
     fn tags(&self, names: &Names, origins: &Origins) -> BTreeMap<usize, Arc<str>> {
         let mut tags = BTreeMap::new();
         let mut variants: BTreeMap<&PolicyName, Vec<(String, usize)>> = BTreeMap::new();
@@ -265,7 +265,7 @@ fn named(name: &str) -> String {
     format!("{NAME_PREFIX}{name}").chars().take(MAX_NAME).collect()
 }
 
-/// The rules of a group, for the address families of its ports.
+/// Returns the rules of a group, for the address families of its ports.
 fn rules(group: &Group, peers: &BTreeMap<&Arc<[SetId]>, Arc<str>>) -> BTreeSet<SecurityRule> {
     let families =
         || Family::ALL.into_iter().zip(group.families).filter(|(_, ports)| *ports > 0).map(|(family, _)| family);

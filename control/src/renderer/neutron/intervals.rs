@@ -13,12 +13,12 @@ pub(super) struct Intervals {
 }
 
 impl Intervals {
-    /// Number of members, modulo 2^128.
+    /// Returns the number of members, modulo 2^128.
     pub(super) fn count(&self) -> u128 {
         self.count
     }
 
-    /// Number of intervals.
+    /// Returns the number of intervals.
     pub(super) fn len(&self) -> usize {
         self.by_first.len()
     }
@@ -32,7 +32,7 @@ impl Intervals {
         self.by_first.range(..=number).next_back().is_some_and(|(_, &last)| number <= last)
     }
 
-    /// The intervals, ascending.
+    /// Returns the intervals, ascending.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u128, u128)> + '_ {
         self.by_first.iter().map(|(&first, &last)| (first, last))
     }
@@ -67,7 +67,7 @@ impl Intervals {
     }
 }
 
-/// Number of members of an interval, modulo 2^128.
+/// Returns the number of members of an interval, modulo 2^128.
 fn size(first: u128, last: u128) -> u128 {
     (last - first).wrapping_add(1)
 }

@@ -15,7 +15,7 @@ use crate::contract::{Peers, SetId, TieredList};
 use crate::origin::Direction;
 use crate::renderer::plain::{Lowered, Product, Tiered, lower, subtract};
 
-/// The remote end of a line.
+/// The remote end of a [`Line`]: sources of ingress, destinations of egress.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Remote {
     Any,
@@ -27,7 +27,7 @@ pub(super) enum Remote {
 /// A protocol number with optional ports. `None` for all protocols, and inside for all ports.
 pub(super) type Service = Option<(u8, Option<PortRange>)>;
 
-/// Traffic that a group allows.
+/// Traffic that a security group allows: a direction, a protocol with ports, and a remote end.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Line {
     pub(super) direction: Direction,
@@ -42,7 +42,7 @@ const MAX_PIECES: usize = 4_096;
 /// The reason why rules cannot be expressed.
 pub(super) type Why = String;
 
-/// The lines of a policy's rules. An error if there are more than `limit`.
+/// Returns the lines of a policy's rules. An error if there are more than `limit`.
 pub(super) fn of_policy(
     members: &Members,
     direction: Direction,
@@ -78,8 +78,8 @@ pub(super) fn of_policy(
     Ok(())
 }
 
-/// The lines of a list with cluster policies: its accepts without the preceding denies and passes, as blocks. `node` has the own node's
-/// addresses.
+/// Returns the lines of a list with cluster policies: its accepts without the preceding denies and passes, as blocks. `node` has the own
+/// node's addresses.
 pub(super) fn of_tiers(
     members: &Members,
     direction: Direction,
@@ -120,7 +120,7 @@ pub(super) fn of_tiers(
     Ok(lines)
 }
 
-/// The traffic that ordered rules allow, as products that may overlap.
+/// Returns the traffic that ordered rules allow, as products that may overlap.
 fn allowed(Lowered { rules, own_node }: Lowered, node: &[IpAddr]) -> Result<Vec<Product>, Why> {
     let node: AddressSet = node.iter().copied().collect();
     let (mut denies, mut open) = (Vec::<Product>::new(), Vec::<Product>::new());
@@ -163,7 +163,7 @@ fn union(one: &Addresses, other: &Addresses) -> Addresses {
     }
 }
 
-/// Protocols and ports in the API's form.
+/// Converts protocols and ports to the API's form. An error if the API cannot express them.
 fn services_of(services: &Services) -> Result<Vec<Service>, Why> {
     let Services::Set(set) = services else { return Ok(vec![None]) };
     let mut all = Vec::new();

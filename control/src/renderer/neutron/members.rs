@@ -84,13 +84,13 @@ impl Members {
         self.sets.get(&set).is_none_or(Set::is_exact)
     }
 
-    /// The sets that contain any of the port's addresses.
+    /// Returns the sets that contain any of the port's addresses.
     pub(super) fn sets_of(&self, port: PortId) -> BTreeSet<SetId> {
         let addresses = self.addresses.get(&port).into_iter().flatten();
         addresses.filter_map(|address| self.held.get(address)).flat_map(|held| held.sets.iter().copied()).collect()
     }
 
-    /// The ports with an address in the set.
+    /// Returns the ports with an address in the set.
     pub(super) fn ports_in(&self, set: SetId) -> impl Iterator<Item = PortId> + '_ {
         let set = self.sets.get(&set);
         let intervals = |v6: bool| {
@@ -100,12 +100,12 @@ impl Members {
         ranges.flat_map(|(v6, of)| self.within(v6, of)).filter_map(|(_, held)| held.port)
     }
 
-    /// Number of intervals of the set. 0 if it is unknown.
+    /// Returns the number of intervals of the set. 0 if it is unknown.
     pub(super) fn intervals(&self, set: SetId) -> usize {
         self.sets.get(&set).map_or(0, |set| set.v4.len() + set.v6.len())
     }
 
-    /// The addresses of a set. Empty if it is unknown.
+    /// Returns the addresses of a set. Empty if it is unknown.
     pub(super) fn address_set(&self, set: SetId) -> AddressSet {
         let Some(set) = self.sets.get(&set) else { return AddressSet::default() };
         let v4 = set.v4.iter().flat_map(|(first, last)| Ipv4Subnets::new(v4(first), v4(last), 0)).map(IpNet::V4);
@@ -170,7 +170,7 @@ impl Members {
         }
     }
 
-    /// Applies a change of a set.
+    /// Adds addresses to a set and removes others.
     pub(super) fn change(&mut self, SetDelta { set, added, removed }: &SetDelta) {
         self.sets.entry(*set).or_default();
         touch(&mut self.moved, &self.sets, *set);

@@ -85,7 +85,7 @@ enum GroupKey {
 }
 
 impl GroupKey {
-    /// The node whose addresses the group allows.
+    /// Returns the node whose addresses the group allows.
     fn node(&self) -> Option<&Arc<str>> {
         match self {
             Self::Node(node, _) => Some(node),

@@ -60,7 +60,7 @@ impl Names {
         self.by_policy.get(policy).and_then(|named| named.generation)
     }
 
-    /// `UID_in` for rule 0, `UID_in_1` for rule 1, `UID_in_1_2` for the third rule derived from rule 1.
+    /// Returns the tag of a peer group: `UID_in` for rule 0, `UID_in_1` for rule 1, `UID_in_1_2` for the third rule derived from rule 1.
     pub(super) fn peer(&self, user: &PeerUser) -> String {
         let PeerUser { policy, direction, rule, nth } = user;
         let name = format!("{}_{}", self.policy(policy), suffix(*direction));
@@ -72,7 +72,7 @@ impl Names {
     }
 }
 
-/// The suffixes that Kuryr uses.
+/// Returns the suffixes that Kuryr uses.
 pub(super) const fn suffix(direction: Direction) -> &'static str {
     match direction {
         Direction::Ingress => "in",
@@ -80,8 +80,8 @@ pub(super) const fn suffix(direction: Direction) -> &'static str {
     }
 }
 
-/// The text, or its hash if it is too long or contains other characters. The result has no `_`, which separates it from prefix and suffix,
-/// so it cannot be confused with another kind of name.
+/// Returns the text, or its hash if it is too long or contains other characters. The result has no `_`, which separates it from prefix and
+/// suffix, so it cannot be confused with another kind of name.
 pub(super) fn plain_or_hashed(text: &str) -> String {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
     if !text.is_empty() && text.len() <= MAX_TEXT && text.bytes().all(fits) {
@@ -90,7 +90,7 @@ pub(super) fn plain_or_hashed(text: &str) -> String {
     format!("h_{}", hash(text))
 }
 
-/// The first 128 bits of the SHA-256, in hexadecimal.
+/// Returns the first 128 bits of the SHA-256, in hexadecimal.
 pub(super) fn hash(text: &str) -> String {
     Sha256::digest(text)[..HASH_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -120,12 +120,12 @@ impl NeutronRenderer {
         }
     }
 
-    /// The numbers of groups and ports that the last transaction changed.
+    /// Returns the numbers of groups and ports that the last transaction changed.
     pub fn changed(&self) -> &Changed {
         &self.changed
     }
 
-    /// The ports by pod name.
+    /// Returns the ports by pod name.
     pub(super) fn named_ports(&self) -> impl Iterator<Item = (&PodName, &Port)> {
         self.by_name.iter().filter_map(|(name, &id)| Some((name, self.ports[id].as_ref()?)))
     }
@@ -135,7 +135,7 @@ impl NeutronRenderer {
         sets.iter().any(|set| self.members.is_exact(*set))
     }
 
-    /// The rules of a list, to derive its name. `None` if the list is not in use.
+    /// Returns the rules of a list, to derive its name. `None` if the list is not in use.
     pub(super) fn rules_of(&self, list: ListId) -> Option<&TieredList> {
         self.lists.get(&list).map(|listed| &*listed.list)
     }
@@ -241,7 +241,7 @@ impl NeutronRenderer {
         self.changed.ports += 1;
     }
 
-    /// The groups that a pod's rules need.
+    /// Returns the groups that a pod's rules need.
     fn keys(&self, endpoint: &Endpoint) -> Vec<GroupKey> {
         let mut keys = Vec::new();
         let mut policies: BTreeMap<&PolicyName, [Option<Arc<[Allow]>>; 2]> = BTreeMap::new();
@@ -336,7 +336,7 @@ impl Renderer for NeutronRenderer {
         "neutron".into()
     }
 
-    /// Never fails. As the origins are unknown, each list becomes one group.
+    /// Applies the transaction. Never fails. As the origins are unknown, each list becomes one group.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         self.render_with(transaction, &Origins::default())
     }

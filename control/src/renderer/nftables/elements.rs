@@ -40,13 +40,13 @@ const MAX_HOSTS: u128 = 65_536;
 /// Single addresses per interval, on average, up to which a set is exempt from [`MAX_HOSTS`].
 const FEW: u128 = 16;
 
-/// Number of single addresses that [`split`] produces from an interval.
+/// Returns the number of single addresses that [`split`] produces from an interval.
 const fn singles((first, last): (u128, u128)) -> u128 {
     let (whole, end) = whole_blocks((first, last));
     if whole >= end { last - first + 1 } else { whole * BLOCK - first + (last % BLOCK + 1) % BLOCK }
 }
 
-/// The block numbers of an interval: the first complete block, and the end of the complete blocks (exclusive).
+/// Returns the block numbers of an interval: the first complete block, and the end of the complete blocks (exclusive).
 const fn whole_blocks((first, last): (u128, u128)) -> (u128, u128) {
     (first / BLOCK + (first % BLOCK != 0) as u128, last / BLOCK + (last % BLOCK == BLOCK - 1) as u128)
 }
@@ -72,7 +72,7 @@ fn split(intervals: impl Iterator<Item = (u128, u128)> + Clone) -> (Vec<u128>, V
     (hosts, blocks)
 }
 
-/// The elements of `one` that are not in `other`. Both are sorted.
+/// Returns the elements of `one` that are not in `other`. Both are sorted.
 pub(super) fn without(one: &[u128], other: &[u128]) -> Vec<u128> {
     let mut other = other.iter().peekable();
     let mut left = Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn without(one: &[u128], other: &[u128]) -> Vec<u128> {
     left
 }
 
-/// The address with this number.
+/// Returns the address with this number.
 pub(super) fn address(number: u128, v4: bool) -> IpAddr {
     match u32::try_from(number) {
         Ok(number) if v4 => Ipv4Addr::from(number).into(),
@@ -93,17 +93,17 @@ pub(super) fn address(number: u128, v4: bool) -> IpAddr {
     }
 }
 
-/// Single addresses in nft's syntax.
+/// Formats single addresses in nft's syntax.
 pub(super) fn hosts(numbers: &[u128], v4: bool) -> String {
     joined(numbers.iter().map(|&number| address(number, v4).to_string()))
 }
 
-/// Blocks in nft's syntax.
+/// Formats blocks of addresses in nft's syntax.
 pub(super) fn blocks(blocks: &[(u128, u128)], v4: bool) -> String {
     joined(blocks.iter().map(|&(first, last)| format!("{}-{}", address(first, v4), address(last, v4))))
 }
 
-/// Elements that are already in nft's syntax.
+/// Joins elements that are already in nft's syntax.
 pub(super) fn texts(texts: &BTreeSet<String>) -> String {
     joined(texts.iter().cloned())
 }

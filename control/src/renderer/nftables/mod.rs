@@ -63,7 +63,7 @@ pub const MARK_MASK: u32 = 0xffff_ff00;
 pub struct Epoch(u32);
 
 impl Epoch {
-    /// The epoch in this mark. `None` if no policy has judged the connection.
+    /// Returns the epoch in this mark. `None` if no policy has judged the connection.
     pub fn of_mark(mark: u32) -> Option<Self> {
         (mark & MARK_MASK != 0).then_some(Self(mark & MARK_MASK))
     }
@@ -75,14 +75,14 @@ impl Epoch {
         Self((number + 1) << MARK_MASK.trailing_zeros())
     }
 
-    /// The next epoch. Never 0, which marks connections that no policy has judged.
+    /// Returns the next epoch. Never 0, which marks connections that no policy has judged.
     #[must_use]
     pub fn next(self) -> Self {
         let next = self.0.wrapping_add(1 << MARK_MASK.trailing_zeros());
         Self::of_mark(next).unwrap_or(Self(1 << MARK_MASK.trailing_zeros()))
     }
 
-    /// The mark with this epoch.
+    /// Returns the mark with this epoch.
     pub const fn mark(self) -> u32 {
         self.0
     }
@@ -150,7 +150,7 @@ impl NftRenderer {
         }
     }
 
-    /// The ruleset of a node without any state. It drops traffic of interfaces that may belong to a pod.
+    /// Returns the ruleset of a node without any state. It drops traffic of interfaces that may belong to a pod.
     pub fn closed(node: Arc<str>, suspects: Suspects, epoch: Epoch) -> String {
         let mut renderer = Self::of_node(node);
         renderer.set_suspects(suspects);
@@ -178,7 +178,7 @@ impl NftRenderer {
         self.is_closed = is_closed;
     }
 
-    /// The number of the current rules, sets and addresses. Changes with each transaction that changes any of them.
+    /// Returns the number of the current rules, sets and addresses. Changes with each transaction that changes any of them.
     pub const fn revision(&self) -> u64 {
         self.revision
     }
@@ -188,17 +188,17 @@ impl NftRenderer {
         self.taken.is_some()
     }
 
-    /// The node's pods with rules, and their addresses.
+    /// Returns the node's pods with rules, and their addresses.
     pub fn pods(&self) -> impl Iterator<Item = (&PodName, &[IpAddr])> {
         self.endpoints.iter().map(|(name, endpoint)| (name, &*endpoint.addresses))
     }
 
-    /// The whole ruleset: a script for `nft -f` that replaces the table. Connections are not remembered yet ([`remember`]).
+    /// Returns the whole ruleset: a script for `nft -f` that replaces the table. Connections are not remembered yet ([`remember`]).
     pub fn full(&self, epoch: Epoch, origins: &Origins) -> String {
         Script::full(&self.node, &self.suspects, &self.state(), epoch, origins)
     }
 
-    /// The change from the ruleset that the kernel last loaded to the current one, in one transaction. `None` if both are equal.
+    /// Returns the change from the ruleset that the kernel last loaded to the current one, in one transaction. `None` if both are equal.
     pub fn change(&self, epoch: Epoch, origins: &Origins) -> Option<Change> {
         let state = self.state();
         match &self.taken {
@@ -221,7 +221,7 @@ impl NftRenderer {
         self.taken = None;
     }
 
-    /// The interfaces and their pods.
+    /// Returns the interfaces and their pods.
     pub fn interfaces(&self) -> &BTreeMap<Arc<str>, Option<PodName>> {
         &self.interfaces
     }
@@ -245,8 +245,8 @@ impl NftRenderer {
     }
 }
 
-/// The second step of a change: a script that makes the kernel remember connections that both ends allow. Must be loaded after the packets
-/// in transit at the first step are gone.
+/// Returns the second step of a change: a script that makes the kernel remember connections that both ends allow. Must be loaded after the
+/// packets in transit at the first step are gone.
 pub fn remember(epoch: Epoch) -> String {
     skeleton::remember(epoch)
 }
@@ -256,7 +256,7 @@ impl Renderer for NftRenderer {
         "nftables".into()
     }
 
-    /// Never fails. The kernel's errors appear when a script is loaded.
+    /// Applies the transaction. Never fails: the kernel's errors appear when a script is loaded.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         let mut has_changed = transaction.resync;
         if transaction.resync {

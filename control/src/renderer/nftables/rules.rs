@@ -26,7 +26,7 @@ pub(super) fn set_name(set: SetId, suffix: &str) -> String {
     format!("set-{}-{suffix}", set.0)
 }
 
-/// `to-VETH` for traffic to the pod, `from-VETH` for traffic from it. The interface's name is plain ([`super::script`]).
+/// Returns the name of an interface's chain: `to-VETH` for traffic to the pod, `from-VETH` for traffic from it.
 pub(super) fn workload_chain(interface: &str, direction: Direction) -> String {
     let prefix = match direction {
         Direction::Ingress => "to",
@@ -65,7 +65,7 @@ pub(super) struct Chain {
     pub(super) rules: Vec<String>,
 }
 
-/// The names of a list's chains.
+/// Returns the names of a list's chains.
 pub(super) fn names(list: &TieredList) -> Vec<String> {
     let tiers = tiers(list).into_iter().map(|tier| tier_chain(list.id, tier));
     std::iter::once(list_chain(list.id)).chain(tiers).collect()
@@ -77,7 +77,7 @@ fn tiers(list: &TieredList) -> Vec<Tier> {
     tiers
 }
 
-/// The chains of a list: one that jumps to the tiers in order, and one per tier.
+/// Returns the chains of a list: one that jumps to the tiers in order, and one per tier.
 pub(super) fn chains(list: &TieredList, direction: Direction, comment: impl Fn(&TierRule) -> String) -> Vec<Chain> {
     let tiers = tiers(list);
     let mut rules: Vec<String> = tiers.iter().map(|&tier| format!("jump {}", tier_chain(list.id, tier))).collect();
@@ -94,7 +94,7 @@ pub(super) fn chains(list: &TieredList, direction: Direction, comment: impl Fn(&
     std::iter::once(first).chain(tiers.iter().map(|&tier| of_tier(tier))).collect()
 }
 
-/// The name of the counter of an origin's decisions: `allow-12`, `deny-12`, `pass-12`.
+/// Returns the name of the counter of an origin's decisions: `allow-12`, `deny-12`, `pass-12`.
 pub(super) fn counter(action: RuleAction, origin: OriginId) -> String {
     let action = match action {
         RuleAction::Accept => "allow",
@@ -104,12 +104,12 @@ pub(super) fn counter(action: RuleAction, origin: OriginId) -> String {
     format!("{action}-{}", origin.0)
 }
 
-/// The final rule for traffic that no other rule matches.
+/// Returns the final rule for traffic that no other rule matches.
 pub(super) fn open(direction: Direction) -> String {
     format!("counter name \"{}\" accept", counter(RuleAction::Accept, Origins::not_isolated(direction)))
 }
 
-/// The nft rules of one rule: one for each set of its peers and each protocol.
+/// Returns the nft rules of one rule: one for each set of its peers and each protocol.
 fn rule_texts(rule: &TierRule, direction: Direction, comment: &str) -> Vec<String> {
     let verdict = match rule.action {
         RuleAction::Accept => "accept",
@@ -126,7 +126,7 @@ fn rule_texts(rule: &TierRule, direction: Direction, comment: &str) -> Vec<Strin
     texts
 }
 
-/// The conntrack field with the address of the other end.
+/// Returns the conntrack field with the address of the other end.
 const fn field(direction: Direction, v4: bool) -> &'static str {
     match (direction, v4) {
         (Direction::Ingress, true) => "ct original ip saddr",
@@ -150,7 +150,7 @@ fn peers(peers: &Peers, direction: Direction) -> Vec<String> {
     }
 }
 
-/// Protocols and ports as nft matches: one per range of protocols without port limits, and one per protocol with listed ports.
+/// Formats protocols and ports as nft matches: one per range of protocols with all ports, and one per protocol with listed ports.
 fn services(services: &Services) -> Vec<String> {
     let Services::Set(set) = services else { return vec![String::new()] };
     let mut texts = Vec::new();

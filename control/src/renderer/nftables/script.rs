@@ -40,14 +40,14 @@ pub(super) struct Script<'a> {
 }
 
 impl<'a> Script<'a> {
-    /// The whole ruleset. It replaces the existing one.
+    /// Returns the whole ruleset. It replaces the existing one.
     pub(super) fn full(node: &str, suspects: &Suspects, state: &State, epoch: Epoch, origins: &'a Origins) -> String {
         // Creates the table first, so that deleting it cannot fail.
         let head = format!("table {TABLE}\ndelete table {TABLE}\n");
         head + &skeleton(node, suspects) + &Self::between(&State::default(), state, origins).text(epoch)
     }
 
-    /// The change from one ruleset to another.
+    /// Returns the change from one ruleset to another.
     pub(super) fn change(old: &State, new: &State, epoch: Epoch, origins: &'a Origins) -> Change {
         let head = format!("flush chain {TABLE} remember\nflush set {TABLE} epoch\n");
         let script = if old.has_the_workloads_of(new) {
@@ -77,7 +77,7 @@ impl<'a> Script<'a> {
         script
     }
 
-    /// The change between states with the same workloads, and so with the same chains and counters.
+    /// Returns the change between states with the same workloads, and so with the same chains and counters.
     fn between_sets(old: &State, new: &State, origins: &'a Origins) -> Self {
         let mut script = Self::new(origins);
         script.sets(old, new);
@@ -274,19 +274,19 @@ impl<'a> Script<'a> {
     }
 }
 
-/// The node's addresses of a family, one by one. A node has few.
+/// Returns the node's addresses of a family, one by one. A node has few.
 fn own_addresses(own: &AddressSet, v4: bool) -> Vec<u128> {
     let of_v4 = own.v4_intervals().iter().map(|&(first, last)| (u128::from(first), u128::from(last)));
     let intervals: Vec<_> = if v4 { of_v4.collect() } else { own.v6_intervals().to_vec() };
     intervals.into_iter().flat_map(|(first, last)| first..=last).collect()
 }
 
-/// The counters of a state's rules, each with its origin. Empty for the default state, in which the kernel has no ruleset.
+/// Returns the counters of a state's rules, each with its origin. Empty for the default state, in which the kernel has no ruleset.
 fn counters_of(state: &State) -> BTreeMap<String, OriginId> {
     if *state == State::default() { BTreeMap::new() } else { state.counters() }
 }
 
-/// The chain for packets of a pod in one direction.
+/// Returns the chain for packets of a pod in one direction.
 fn workload_chain(interface: &str, workload: &Workload, direction: Direction) -> Chain {
     let name = rules::workload_chain(interface, direction);
     let (pod, mut rules) = match workload {

@@ -29,7 +29,7 @@ pub(super) fn remember(epoch: Epoch) -> String {
     )
 }
 
-/// The script that creates the table without any policy.
+/// Returns the script that creates the table without any policy.
 pub(super) fn skeleton(node: &str, suspects: &Suspects) -> String {
     let mut text = format!("table {TABLE} {{\n  comment \"{}\"\n", comment(format_args!("policy of node {node}")));
     for (name, why) in REASONS {

@@ -11,7 +11,7 @@ use crate::contract::{Endpoint, ListId, SetId, TieredList};
 use crate::object::{PodName, RuleAction};
 use crate::origin::{Direction, Origins};
 
-/// The workload behind an interface.
+/// The pod behind an interface and its rules, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Workload {
     /// The uplink, or another interface without policy.
@@ -26,7 +26,7 @@ impl Workload {
         !matches!(self, Self::NoPod)
     }
 
-    /// The addresses that the workload may send from.
+    /// Returns the addresses that the workload may send from.
     pub(super) fn addresses(&self) -> &[IpAddr] {
         match self {
             Self::Pod(endpoint) => &endpoint.addresses,
@@ -63,7 +63,7 @@ impl State {
         self.workloads == other.workloads && self.unplaced == other.unplaced && self.local == other.local
     }
 
-    /// The rule lists that pods of the node have, each with its direction.
+    /// Returns the rule lists that pods of the node have, each with its direction.
     pub(super) fn lists(&self) -> BTreeMap<ListId, (Direction, Arc<TieredList>)> {
         let mut lists = BTreeMap::new();
         for workload in self.workloads.values() {
@@ -76,7 +76,7 @@ impl State {
         lists
     }
 
-    /// The counters of rules by name, each with its origin.
+    /// Returns the counters of rules by name, each with its origin.
     pub(super) fn counters(&self) -> BTreeMap<String, OriginId> {
         let mut counters = BTreeMap::new();
         let mut add = |action, origin| counters.insert(rules::counter(action, origin), origin);
@@ -92,7 +92,7 @@ impl State {
         counters
     }
 
-    /// The elements of the set of allowed pairs of interface and source address, for one address family.
+    /// Returns the elements of the set of allowed pairs of interface and source address, for one address family.
     pub(super) fn sources(&self, v4: bool) -> BTreeSet<String> {
         let pairs = self.workloads.iter().flat_map(|(name, workload)| {
             workload.addresses().iter().filter(move |address| address.is_ipv4() == v4).map(move |a| (name, a))
@@ -100,13 +100,13 @@ impl State {
         pairs.map(|(name, address)| format!("\"{name}\" . {address}")).collect()
     }
 
-    /// The quoted names of all known interfaces, or only of pods' interfaces.
+    /// Returns the quoted names of all known interfaces, or only of pods' interfaces.
     pub(super) fn names(&self, pods: bool) -> BTreeSet<String> {
         let named = self.workloads.iter().filter(|(_, workload)| !pods || workload.is_pod());
         named.map(|(name, _)| format!("\"{name}\"")).collect()
     }
 
-    /// The elements of a direction's verdict map: for each pod's interface, the chain with the pod's rules.
+    /// Returns the elements of a direction's verdict map: for each pod's interface, the chain with the pod's rules.
     pub(super) fn dispatch(&self, direction: Direction) -> BTreeSet<String> {
         let pods = self.workloads.iter().filter(|(_, workload)| workload.is_pod());
         pods.map(|(name, _)| format!("\"{name}\" : goto {}", rules::workload_chain(name, direction))).collect()

@@ -9,8 +9,8 @@ use crate::object::PodName;
 use crate::origin::Direction;
 use crate::renderer::{Instead, Refusal};
 
-/// The previous lists, by pod and direction, which stay in force while the new list cannot be lowered. `None` for a pod that was not
-/// restricted. For a pod without an entry, all traffic in the direction is denied.
+/// The previous lists, by pod and direction, which stay in force while the new list is too complex to translate. `None` for a pod that was
+/// not restricted. For a pod without an entry, all traffic in the direction is denied.
 #[derive(Debug, Default)]
 pub(super) struct Kept(BTreeMap<(PodName, Direction), Option<Arc<PlainList>>>);
 
@@ -41,7 +41,7 @@ impl Kept {
 }
 
 impl PlainLists {
-    /// Records the lists in force for a pod whose lists change, in case the new ones cannot be lowered.
+    /// Records the lists in force for a pod whose lists change, in case the new ones are too complex to translate.
     pub(super) fn keep(&mut self, pod: &PodName, old: Option<&Endpoint>, new: Option<&Endpoint>) {
         for direction in [Direction::Ingress, Direction::Egress] {
             let id = |endpoint: Option<&Endpoint>| Some(list_of(endpoint?, direction)?.id);
@@ -53,7 +53,7 @@ impl PlainLists {
         }
     }
 
-    /// The list in force for an endpoint in one direction. `None` if all traffic is denied, `Some(None)` if all is allowed.
+    /// Returns the list in force for an endpoint in one direction. `None` if all traffic is denied, `Some(None)` if all is allowed.
     pub(super) fn in_force(
         &self,
         pod: &PodName,
@@ -67,7 +67,7 @@ impl PlainLists {
         }
     }
 
-    /// The lists that cannot be lowered, with their pods, the reason, and the replacement in force.
+    /// Returns the lists that are too complex to translate, with their pods, the reason, and the replacement in force.
     pub(crate) fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = Vec::new();
         for listed in self.lists.values() {

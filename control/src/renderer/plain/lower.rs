@@ -21,7 +21,7 @@ use super::PlainRule;
 use crate::contract::{RuleAction, Tier};
 use crate::origin::{Direction, Origins};
 
-/// Traffic with these peers and services.
+/// Traffic with these peers over these protocols and ports.
 pub(in crate::renderer) type Product = (Addresses, Services);
 
 /// Maximum number of rules into which one rule may be cut. Each step keeps at most one rule per remainder of services, so only a dozen
@@ -52,7 +52,7 @@ pub(in crate::renderer) struct Tiered {
     pub(in crate::renderer) origin: OriginId,
 }
 
-/// The result of lowering: ordered rules that allow or deny.
+/// The result of [`lower`]: ordered rules that allow or deny.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::renderer) struct Lowered {
     pub(in crate::renderer) rules: Vec<PlainRule>,
@@ -60,7 +60,7 @@ pub(in crate::renderer) struct Lowered {
     pub(in crate::renderer) own_node: Option<usize>,
 }
 
-/// Lowers the rules of one direction, sorted by tier. If they do not match everything, a final allow is added.
+/// Translates one direction's rules, sorted by tier, to an ordered list without Pass. Allows traffic that no rule matches.
 pub(in crate::renderer) fn lower(
     rules: impl IntoIterator<Item = Tiered>,
     direction: Direction,
@@ -102,7 +102,7 @@ pub(in crate::renderer) fn lower(
     Ok(lowered)
 }
 
-/// `region` without the products in `without`, in disjoint pieces. `None` if there are too many pieces.
+/// Returns `region` without the products in `without`, in disjoint pieces. `None` if more than [`MAX_PIECES`] are needed.
 fn cut(region: Product, without: &[Product]) -> Option<Vec<Product>> {
     let mut pieces = vec![region];
     for hole in without {
@@ -121,7 +121,7 @@ fn cut(region: Product, without: &[Product]) -> Option<Vec<Product>> {
     Some(pieces)
 }
 
-/// The first product without the second: other peers with all services, and common peers with other services.
+/// Returns the first product without the second: other peers with all of its ports, and common peers with the remaining ports.
 pub(in crate::renderer) fn subtract(piece: &Product, hole: &Product) -> Vec<Product> {
     let (peers, denied_peers) = (addresses(&piece.0), addresses(&hole.0));
     let same_peers = peers.intersect(&denied_peers);

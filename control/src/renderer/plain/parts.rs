@@ -27,7 +27,7 @@ use super::shared::{Shared, size};
 /// sets have one.
 pub(crate) const PART: usize = 4_096;
 
-/// An address set in parts.
+/// An address set, divided into parts so that a change copies only one of them.
 #[derive(Debug, Default)]
 pub(in crate::renderer) struct Parts {
     /// Parts by first address. The prefixes cover the whole family, unless it has no member.
@@ -49,12 +49,12 @@ impl Part {
 }
 
 impl Parts {
-    /// The non-empty parts, ascending.
+    /// Returns the non-empty parts, ascending.
     pub(in crate::renderer) fn sets(&self) -> impl Iterator<Item = &Arc<AddressSet>> {
         self.parts.values().map(|part| &part.members).filter(|members| !members.is_empty())
     }
 
-    /// The set as named by rules, shared with other sets of the same members. `None` if the set has one part at most per family.
+    /// Returns the set as named by rules, shared with other sets of the same members. `None` if the set has one part at most per family.
     pub(in crate::renderer) fn large(&self) -> Option<&Arc<PartedSet>> {
         self.large.as_ref()
     }
@@ -92,7 +92,7 @@ impl Parts {
         }
     }
 
-    /// The parts with some of these addresses, by first address.
+    /// Returns the parts with some of these addresses, by first address.
     fn touched(&self, added: &AddressSet, removed: &AddressSet) -> Vec<IpAddr> {
         let bounds = |set: &AddressSet| -> Vec<(IpAddr, IpAddr)> {
             let v4 = set.v4_intervals().iter().map(|&(a, b)| (Ipv4Addr::from(a).into(), Ipv4Addr::from(b).into()));
@@ -155,7 +155,7 @@ impl Parts {
 const V4: IpNet = IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
 const V6: IpNet = IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
 
-/// The two halves of a prefix. Empty for a single address.
+/// Returns the two halves of a prefix. Empty for a single address.
 fn halves(prefix: IpNet) -> Vec<IpNet> {
     prefix.subnets(prefix.prefix_len() + 1).map(Iterator::collect).unwrap_or_default()
 }

@@ -23,11 +23,11 @@ const EDITS: usize = 8;
 /// Minimum number of sets before a sweep for unused ones.
 const WORTH_SWEEPING: usize = 256;
 
-/// The large sets in use.
+/// The large address sets in use, so that equal sets share memory.
 #[derive(Debug, Default)]
 pub(in crate::renderer) struct Shared {
     known: AHashMap<u64, Weak<AddressSet>>,
-    /// Sets of more than one part.
+    /// The sets of more than one part in use, by hash.
     parted: AHashMap<u64, Weak<PartedSet>>,
     live_parted: usize,
     keys: RandomState,
@@ -48,12 +48,12 @@ struct Edit {
 }
 
 impl Shared {
-    /// Number of intervals written since the start.
+    /// Returns the number of intervals written since the start.
     pub(in crate::renderer) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Number of stored sets.
+    /// Returns the number of stored sets.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.known.len() + self.parted.len()
@@ -143,7 +143,7 @@ impl Shared {
     }
 }
 
-/// A hash of the set, from a sample of its intervals. Different sets rarely share it.
+/// Returns a hash of the set, from a sample of its intervals. Different sets rarely share it.
 fn print(keys: &RandomState, set: &AddressSet) -> u64 {
     fn probes<T: Copy>(intervals: &[T]) -> impl Iterator<Item = T> {
         let every = intervals.len().div_ceil(PROBES).max(1);
@@ -154,7 +154,7 @@ fn print(keys: &RandomState, set: &AddressSet) -> u64 {
     keys.hash_one((v4.len(), v6.len(), probes))
 }
 
-/// The number of intervals of a set.
+/// Returns the number of intervals of a set.
 pub(in crate::renderer) fn size(set: &AddressSet) -> usize {
     set.v4_intervals().len() + set.v6_intervals().len()
 }

@@ -94,8 +94,8 @@ pub(super) fn encode(scope: SessionScope, table: &Rules, own: &[IpAddr], limit: 
     Some(encoded)
 }
 
-/// The change from the session rules of one table to those of another: a request for each different rule. Compares only pairs whose tuples
-/// differ, and the wide pairs within their networks. `wide` are the first table's wide pairs.
+/// Returns the change from the session rules of one table to those of another: a request for each different rule. Compares only pairs whose
+/// tuples differ, and the wide pairs within their networks. `wide` are the first table's wide pairs.
 ///
 /// `None` if the final rule differs, or a rule for a pod's own addresses. The whole table must then be encoded.
 pub(super) fn difference(
@@ -138,7 +138,7 @@ pub(super) fn difference(
     Some(Difference { requests, widths })
 }
 
-/// The requests that change the old rules into the new ones.
+/// Returns the requests that change the old rules into the new ones.
 pub(super) fn requests_between(old: &SessionRules, new: &SessionRules) -> Vec<SessionRequest> {
     let rule = |(&matches, &action): (&SessionMatch, &Action)| SessionRule { matches, action };
     let gone = old.iter().filter(|(matches, action)| new.get(matches) != Some(action));
@@ -152,7 +152,7 @@ fn is_encoded(scope: SessionScope, tuple: &SixTuple, own: &[IpAddr]) -> bool {
     *tuple != SixTuple::any(Action::Allow) && (scope == SessionScope::Global || !is_own)
 }
 
-/// The port rules of a pair, looked up in the table. Equal to what [`add`] collects.
+/// Returns the port rules of a pair, looked up in the table. Equal to what [`add`] collects.
 fn ports_of(scope: SessionScope, table: &Rules, own: &[IpAddr], pair: &Pair) -> PortRules {
     if scope != SessionScope::Global && own.iter().any(|&own| pair.remote == IpNet::from(own)) {
         let denies_rest = table.last() == Some(&SixTuple::any(Action::Deny));
@@ -175,7 +175,7 @@ fn ports_of(scope: SessionScope, table: &Rules, own: &[IpAddr], pair: &Pair) -> 
     tuples.filter_map(|tuple| Some((ports(tuple.service, pair.transport)?, tuple.action))).collect()
 }
 
-/// The final port rules of a pair, and whether they depend on wider networks.
+/// Returns the final port rules of a pair, and whether they depend on wider networks.
 fn parts(ports: &PortRules, verdicts: impl FnOnce() -> Vec<(PortRange, Action)>) -> (PortRules, bool) {
     let is_wide = size(ports) > WIDE;
     if is_wide {
@@ -187,7 +187,7 @@ fn parts(ports: &PortRules, verdicts: impl FnOnce() -> Vec<(PortRange, Action)>)
     (ports.clone(), is_wide)
 }
 
-/// The session rules of a pair. If two rules have one match, the first decides.
+/// Returns the session rules of a pair. If two rules have one match, the first decides.
 fn session_rules<'a>(
     scope: SessionScope,
     pair: &'a Pair,
@@ -225,7 +225,7 @@ fn add(scope: SessionScope, rule: &SixTuple, pairs: &mut BTreeMap<Pair, PortRule
     }
 }
 
-/// The ports of a rule for a transport. `None` if the rule does not cover the transport, and `Some(None)` for all ports.
+/// Returns the ports of a rule for a transport. `None` if the rule does not cover the transport, and `Some(None)` for all ports.
 fn ports(service: Option<Service>, transport: SessionTransport) -> Option<Option<PortRange>> {
     let Some(Service { protocols: (first, last), ports }) = service else { return Some(None) };
     if !(first..=last).contains(&transport.number()) {
@@ -244,13 +244,13 @@ fn halves(network: IpNet) -> impl Iterator<Item = IpNet> {
     network.subnets(length).into_iter().flatten()
 }
 
-/// Number of session rules.
+/// Returns the number of session rules.
 fn size(rules: &PortRules) -> usize {
     rules.iter().map(|(range, _)| range.map_or(1, |range| usize::from(range.last - range.first) + 1)).sum()
 }
 
-/// The verdict for each port of the pair's connections, in ascending, complete ranges. The pair's own rules decide first, then those of
-/// successively wider remote networks, and finally the stack's default allow.
+/// Returns the verdict for each port of the pair's connections, in ascending, complete ranges. The pair's own rules decide first, then
+/// those of successively wider remote networks, and finally the stack's default allow.
 fn verdicts(rules_of: impl Fn(&Pair) -> PortRules, pair: &Pair) -> Vec<(PortRange, Action)> {
     let mut decided: Vec<(PortRange, Action)> = Vec::new();
     let mut open = vec![PORTS];
@@ -282,7 +282,7 @@ fn verdicts(rules_of: impl Fn(&Pair) -> PortRules, pair: &Pair) -> Vec<(PortRang
     decided
 }
 
-/// The verdicts as a rule for all ports and rules for the excepted ports.
+/// Returns the verdicts as a rule for all ports and rules for the excepted ports.
 fn all_ports_and_exceptions(verdicts: &[(PortRange, Action)]) -> PortRules {
     let ports_with = |action: Action| {
         let ranges = verdicts.iter().filter(move |(_, of)| *of == action).map(|(range, of)| (Some(*range), *of));

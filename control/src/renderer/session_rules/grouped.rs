@@ -26,7 +26,7 @@ use crate::renderer::plain::PlainPod;
 /// The tuple to which a table without tuples is equivalent: a stack does not apply such a table, so all traffic is allowed.
 const OPEN: SixTuple = SixTuple::any(Action::Allow);
 
-/// The groups of a scope.
+/// The session rules and 6-tuples of a scope, grouped by everything except the remote network, with their table rules.
 #[derive(Debug)]
 pub(super) struct ScopeGroups {
     scope: SessionScope,
@@ -37,12 +37,12 @@ pub(super) struct ScopeGroups {
     is_stale: bool,
 }
 
-/// The remote networks of a group, and the rules lowered from them.
+/// The remote networks of a group, and the table rules for them.
 #[derive(Debug, Default)]
 struct Members {
     /// Sorted networks of equal prefix length, so they are disjoint. Empty for any address.
     networks: Vec<IpNet>,
-    /// The lowered rules. `None` while the group is stale.
+    /// The table rules of the group. `None` while the group is stale.
     rules: Option<Box<[Rule]>>,
 }
 
@@ -75,7 +75,7 @@ impl ScopeGroups {
         }
     }
 
-    /// Applies a change of the table.
+    /// Replaces the table, and regroups the 6-tuples that changed.
     pub(super) fn follow_table(&mut self, table: &Arc<Table>) {
         if Arc::ptr_eq(&self.table, table) {
             return;
@@ -141,7 +141,7 @@ impl ScopeGroups {
         self.is_stale = false;
     }
 
-    /// The list of rules. Lowers stale groups first.
+    /// Returns the table rules of all groups, in order. Converts stale groups with `lower` first.
     pub(super) fn list(&mut self, lower: impl Fn(&Group, &[IpNet]) -> Vec<Rule>) -> Vec<Rule> {
         let mut list = Vec::new();
         for (group, Members { networks, rules }) in &mut self.groups {

@@ -50,7 +50,7 @@ impl<'a> Ends<'a> {
         Self { owners: pods.values().flat_map(owned).collect(), own_node: node_addresses.iter().copied().collect() }
     }
 
-    /// Lowers a group of a pod's outgoing traffic.
+    /// Converts a group of rules for a pod's outgoing traffic to table rules, each with its origin.
     pub(super) fn local(&self, pod: &PlainPod, group: &Group, networks: &[IpNet]) -> Vec<Rule> {
         let mut list = Vec::new();
         let mut others = Vec::with_capacity(networks.len());
@@ -76,7 +76,7 @@ impl<'a> Ends<'a> {
         list
     }
 
-    /// Lowers a group of traffic that enters the node.
+    /// Converts a group of rules for traffic that enters the node to table rules, each with its origin.
     pub(super) fn global(&self, group: &Group, networks: &[IpNet]) -> Vec<Rule> {
         let pod = group.local.and_then(|network| self.owners.get(&network.addr()));
         let ingress = pod.and_then(|pod| pod.ingress.as_deref());
@@ -116,7 +116,7 @@ impl<'a> Ends<'a> {
         parts
     }
 
-    /// The rules for one address of another local pod, whose ingress list also applies.
+    /// Returns the rules for one address of another local pod, whose ingress list also applies.
     fn pair(&self, group: &Group, pod: &PlainPod, host: IpAddr, ingress: &PlainList) -> Vec<Rule> {
         let services = group.services();
         let own: Vec<IpAddr> = pod.addresses.iter().copied().filter(|own| own.is_ipv4() == host.is_ipv4()).collect();
@@ -154,7 +154,7 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// The rules of a list with this action that match the peer, in order.
+/// Returns the rules of a list with this action that match the peer, in order.
 fn deciding(list: &PlainList, action: Action, peer: IpAddr, within: &Services) -> Vec<(Services, OriginId)> {
     let mut deciding = Vec::new();
     for rule in list.rules.iter().filter(|rule| rule.action == action && rule.peers.contains(peer)) {
@@ -181,7 +181,7 @@ pub(super) struct Group {
     section: Section,
     remote_length: Length,
     local_length: Length,
-    /// The sort key of the services: fewer ports first.
+    /// The sort key of the protocol and ports: fewer ports first.
     ports: (u16, u8, u8, u16, u16),
     is_allow: bool,
     pub(super) local: Option<IpNet>,
@@ -230,7 +230,7 @@ impl Group {
         self.service.map_or(Services::Any, |service| ServiceSet::from_iter([service]).into())
     }
 
-    /// A rule of the group, for the given services or for all of the group's.
+    /// Returns a rule of the group, for these protocols and ports. `None` for all of the group's.
     fn rule(&self, src: Addresses, dst: Addresses, services: Option<Services>, origin: OriginId) -> Rule {
         let services = services.unwrap_or_else(|| self.services());
         Rule { src, dst, src_ports: PortRange::ALL, services, action: self.action, origin }
@@ -238,7 +238,7 @@ impl Group {
 }
 
 impl Group {
-    /// The group of a session rule in this scope.
+    /// Returns the group of a session rule in this scope.
     pub(super) fn of_session(scope: SessionScope, SessionRule { matches, action }: &SessionRule) -> Self {
         let SessionMatch { transport, local, remote, .. } = matches;
         let is_global = scope == SessionScope::Global;
@@ -248,13 +248,13 @@ impl Group {
         Self::new(Section::Sessions, (here, Some(remote.network)), Some(of(*transport, ports)), *action)
     }
 
-    /// The groups of connections that no session rule matches. A stack allows these.
+    /// Returns the groups of connections that no session rule matches. A stack allows these.
     pub(super) fn defaults() -> [Self; 2] {
         SessionTransport::ALL
             .map(|transport| Self::new(Section::Default, (None, None), Some(of(transport, PORTS)), Action::Allow))
     }
 
-    /// The group of a 6-tuple in this scope, and the tuple's remote network. `None` if session rules express the tuple completely.
+    /// Returns the group of a 6-tuple in this scope, and the tuple's remote network. `None` if session rules express the tuple completely.
     pub(super) fn of_tuple(scope: SessionScope, tuple: &SixTuple) -> Option<(Self, Option<IpNet>)> {
         if is_of_sessions(tuple.service) {
             return None;
@@ -269,21 +269,21 @@ const fn of(transport: SessionTransport, ports: PortRange) -> Service {
     Service { protocols: (transport.number(), transport.number()), ports }
 }
 
-/// Whether session rules can express the service completely.
+/// Whether session rules can express the protocols and ports completely.
 fn is_of_sessions(service: Option<Service>) -> bool {
     service.is_some_and(|Service { protocols, ports }| {
         [(protocol::TCP, protocol::TCP), (protocol::UDP, protocol::UDP)].contains(&protocols) && ports.first > 0
     })
 }
 
-/// The addresses of these networks. Any address if the slice is empty.
+/// Returns the addresses of these networks. Any address if the slice is empty.
 fn addresses(networks: &[IpNet]) -> Addresses {
     let [v4, v6] = [IpNet::from(Ipv4Net::default()), IpNet::from(Ipv6Net::default())];
     let set = AddressSet::from_iter(networks.iter().copied());
     if networks.is_empty() || set == AddressSet::from_iter([v4, v6]) { Addresses::Any } else { set.into() }
 }
 
-/// The intersection. `None` if it is empty.
+/// Returns the intersection. `None` if it is empty.
 fn meet(one: &Addresses, other: &Addresses) -> Option<Addresses> {
     match (one.members(), other.members()) {
         (_, None) => Some(one.clone()),
@@ -298,7 +298,7 @@ fn meet(one: &Addresses, other: &Addresses) -> Option<Addresses> {
     }
 }
 
-/// The intersection. `None` if it is empty.
+/// Returns the intersection. `None` if it is empty.
 fn common(one: &Services, other: &Services) -> Option<Services> {
     match one.intersect(other) {
         Services::Set(set) if set.is_empty() => None,

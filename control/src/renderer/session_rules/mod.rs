@@ -91,7 +91,7 @@ impl SessionTransport {
     /// Both transports.
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
 
-    /// The IANA protocol number.
+    /// Returns the IANA protocol number.
     pub const fn number(self) -> u8 {
         match self {
             Self::Tcp => protocol::TCP,
@@ -105,7 +105,7 @@ impl SessionTransport {
 pub struct SessionSide {
     /// The addresses. Both sides of a rule have the same family.
     pub network: IpNet,
-    /// The port. 0 for all.
+    /// The port in host byte order. 0 for all ports.
     pub port: u16,
 }
 
@@ -127,7 +127,7 @@ pub struct SessionMatch {
 pub struct SessionRule {
     /// The matching connections.
     pub matches: SessionMatch,
-    /// The action for these connections.
+    /// Whether these connections are allowed or denied.
     pub action: Action,
 }
 
@@ -187,8 +187,8 @@ pub trait SessionTarget {
     /// [`TargetError`] of the request that failed.
     fn change(&mut self, requests: &[SessionRequest]) -> Result<(), TargetError>;
 
-    /// The application namespace of a pod, unique per pod. `None` while the pod has no application and so no sessions. Its rules are added
-    /// by the first transaction after it has one.
+    /// Returns the application namespace of a pod, unique per pod. `None` while the pod has no application and so no sessions. Its rules
+    /// are added by the first transaction after it has one.
     fn namespace(&self, pod: &PodName) -> Option<u32>;
 }
 

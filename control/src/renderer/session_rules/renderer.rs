@@ -71,7 +71,7 @@ pub struct SessionRenderer<T> {
     limit: usize,
     tuples: ContivRenderer,
     published: PublishedTuples,
-    /// `None` if the target's rules are unknown.
+    /// The target's rules by scope. `None` if unknown: before the first dump, and after an error of the target.
     installed: Option<BTreeMap<SessionScope, Installed>>,
 }
 
@@ -88,27 +88,27 @@ impl<T: SessionTarget> SessionRenderer<T> {
         Self { node, target, limit, tuples, published, installed: None }
     }
 
-    /// The target of the rules.
+    /// Returns the target of the rules.
     pub fn target(&self) -> &T {
         &self.target
     }
 
-    /// The target, mutable, for its owner.
+    /// Returns the target, mutable, for its owner.
     pub(super) const fn target_mut(&mut self) -> &mut T {
         &mut self.target
     }
 
-    /// The renderer of the 6-tuples that the rules are encoded from.
+    /// Returns the renderer of the 6-tuples that the rules are encoded from.
     pub(super) const fn tuples(&self) -> &ContivRenderer {
         &self.tuples
     }
 
-    /// The 6-tuples that the rules are encoded from. `None` before the first transaction.
+    /// Returns the 6-tuples that the rules are encoded from. `None` before the first transaction.
     pub(super) fn published(&self) -> Option<Arc<TupleTables>> {
         self.published.latest()
     }
 
-    /// The target's rules with their origins, by scope. Empty while the target's rules are unknown.
+    /// Returns the target's rules with their origins, by scope. Empty while the target's rules are unknown.
     pub fn rules(&self) -> Vec<AttributedRule> {
         let (Some(installed), Some(tables)) = (&self.installed, self.published.latest()) else { return Vec::new() };
         let pods: BTreeMap<u32, &PodName> =
@@ -197,7 +197,7 @@ impl<T: SessionTarget> SessionRenderer<T> {
         Ok(())
     }
 
-    /// The desired scopes, each with its next rules.
+    /// Returns the desired scopes, each with its next rules.
     fn next(
         &self,
         tables: &TupleTables,
@@ -232,7 +232,7 @@ impl<T: SessionTarget> SessionRenderer<T> {
         Ok(all)
     }
 
-    /// The next rules of a scope whose table is known, and their number. `None` if the whole table must be encoded.
+    /// Returns the next rules of a scope whose table is known, and their number. `None` if the whole table must be encoded.
     fn changed(scope: SessionScope, known: &Installed, table: &Arc<Table>, own: &[IpAddr]) -> Option<(Next, usize)> {
         let (old, _) = known.source.as_ref().filter(|(_, addresses)| *addresses == own)?;
         if Arc::ptr_eq(old, table) {
@@ -256,8 +256,8 @@ impl<T: SessionTarget> SessionRenderer<T> {
     }
 }
 
-/// The order of requests: delete allows, add denies, delete denies, add allows. In between, only traffic passes that the old or the new
-/// rules allow. A match whose action changes is deleted before it is added.
+/// Returns the order of requests: delete allows, add denies, delete denies, add allows. In between, only traffic passes that the old or the
+/// new rules allow. A match whose action changes is deleted before it is added.
 const fn order(request: &SessionRequest) -> u8 {
     match request {
         SessionRequest::Delete(SessionRule { action: Action::Allow, .. }) => 0,

@@ -86,17 +86,17 @@ impl SourceRenderer {
         }
     }
 
-    /// The session table.
+    /// Returns the session table.
     pub fn table(&self) -> &SessionTable {
         self.sessions.target()
     }
 
-    /// The latest tables. `None` before the first successful transaction.
+    /// Returns the latest tables. `None` before the first successful transaction.
     pub fn node_tables(&self) -> Option<&Arc<NodeTables>> {
         self.published.as_ref()
     }
 
-    /// Number of address intervals written to lists since the start.
+    /// Returns the number of address intervals written to lists since the start.
     pub fn written(&self) -> u64 {
         self.sessions.tuples().written()
     }
@@ -128,7 +128,7 @@ impl SourceRenderer {
         (self.grouped_by, self.grouped_at) = (pods.clone(), node_addresses.to_vec());
     }
 
-    /// Updates the tables from the groups.
+    /// Compiles the tables of the scopes whose groups changed.
     fn follow(&mut self, tuples: &TupleTables) -> Result<(), BuildError> {
         self.regroup(tuples);
         let ends = Ends::new(&self.grouped_by, &self.grouped_at);

@@ -51,7 +51,7 @@ impl ScopeChange {
     }
 }
 
-/// A session table in memory.
+/// A session table in memory, in place of a host stack's.
 #[derive(Clone, Debug, Default)]
 pub struct SessionTable {
     rules: BTreeMap<SessionScope, BTreeMap<SessionMatch, Action>>,
@@ -77,12 +77,12 @@ impl SessionTable {
         self.namespaces.retain(|pod, _| is_kept(pod));
     }
 
-    /// Number of executed requests: dumps, pings, and each added or deleted rule.
+    /// Returns the number of executed requests: dumps, pings, and each added or deleted rule.
     pub const fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// Number of rules.
+    /// Returns the number of rules.
     pub fn len(&self) -> usize {
         self.rules.values().map(BTreeMap::len).sum()
     }
@@ -92,12 +92,12 @@ impl SessionTable {
         self.rules.is_empty()
     }
 
-    /// All rules, by scope.
+    /// Returns all rules, by scope.
     pub fn rules(&self) -> impl Iterator<Item = SessionRule> + '_ {
         self.rules.values().flatten().map(|(&matches, &action)| SessionRule { matches, action })
     }
 
-    /// The rules of a scope.
+    /// Returns the rules of a scope.
     pub(super) fn of_scope(&self, scope: SessionScope) -> impl Iterator<Item = SessionRule> + '_ {
         let rules = self.rules.get(&scope).into_iter().flatten();
         rules.map(|(&matches, &action)| SessionRule { matches, action })
@@ -108,8 +108,8 @@ impl SessionTable {
         std::mem::take(&mut self.changed)
     }
 
-    /// The verdict for a connection. Of the matching rules, the one with the longest remote prefix decides, then the longest local prefix,
-    /// then the one with a port. Without a match, the connection is allowed. Searches all rules of the scope.
+    /// Returns the verdict for a connection. Of the matching rules, the one with the longest remote prefix decides, then the longest local
+    /// prefix, then the one with a port. Without a match, the connection is allowed. Searches all rules of the scope.
     pub fn lookup(
         &self,
         scope: SessionScope,

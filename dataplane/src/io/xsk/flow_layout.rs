@@ -4,7 +4,7 @@
 pub(super) mod key {
     /// The ingress port's slot, 4 bytes.
     pub(in crate::io::xsk) const SLOT: i16 = 0;
-    /// Protocol plus 256 times the IP version, 4 bytes.
+    /// Offset of the protocol plus 256 times the IP version, 4 bytes.
     pub(in crate::io::xsk) const KIND: i16 = 4;
     /// Source and destination port, in network order.
     pub(in crate::io::xsk) const PORTS: i16 = 8;

@@ -39,7 +39,7 @@ impl Entry {
         }
     }
 
-    /// The rewrite of a translated IPv4 entry.
+    /// Returns the translated addresses and ports of an IPv4 entry. Meaningless for an IPv6 entry, all zeros without translation.
     #[inline(always)]
     pub(in crate::session) const fn compact(&self) -> &CompactRewrite {
         self.key.compact()

@@ -9,7 +9,7 @@ use crate::object::PodName;
 use crate::renderer::contiv::table::{Table, TableChange};
 
 impl RendererState {
-    /// The changes from `before` to this state: local tables in table order, then the global table.
+    /// Returns the changes from `before` to this state: local tables in table order, then the global table.
     pub(in crate::renderer::contiv) fn changes_since(&self, before: &Self) -> Vec<TableChange> {
         let none = Arc::new(BTreeSet::new());
         let mut locals = Vec::new();

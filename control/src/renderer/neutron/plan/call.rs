@@ -17,7 +17,7 @@ pub struct Call {
     pub path: String,
     /// The body. `None` if the call has none.
     pub body: Option<Value>,
-    /// The purpose, for users.
+    /// The purpose of the call, as printed for users.
     pub about: String,
 }
 
@@ -30,20 +30,20 @@ impl fmt::Display for Call {
     }
 }
 
-/// The text that printed calls contain instead of the ID of a group that does not exist yet.
+/// Returns the text that printed calls contain instead of the ID of a group that does not exist yet.
 pub fn placeholder(tag: &str) -> String {
     format!("[{tag}]")
 }
 
 impl SecurityGroup {
-    /// The body of the request that creates the group. Its description identifies the group if setting its tags failed.
+    /// Returns the body of the request that creates the group. Its description identifies the group if setting its tags failed.
     pub fn body(&self, owner: &str) -> Value {
         json!({ "security_group": { "name": self.name, "description": owner } })
     }
 }
 
 impl Request {
-    /// The API calls of this request. `id_of` returns the ID of a group by its tag.
+    /// Returns the API calls of this request. `id_of` returns the ID of a group by its tag.
     pub fn calls(&self, desired: &Desired, owner: &str, id_of: impl Fn(&str) -> String) -> Vec<Call> {
         let of = |tag: &str| desired.groups.get(tag);
         let set_tags = |tag: &str| {
@@ -89,7 +89,7 @@ impl Request {
 }
 
 impl Listed {
-    /// The listing of a server that has `before` in force and the ports of `now`.
+    /// Returns the listing of a server that has `before` in force and the ports of `now`.
     pub fn with_in_force(before: &Desired, now: &Desired, owner: &str) -> Self {
         let rule = |(at, tag, rule): (usize, &str, &SecurityRule)| {
             let remote = match &rule.remote {

@@ -144,7 +144,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The groups of a pod's port, and those of them that rules name as remote groups.
+    /// Returns the groups of a pod's port, and those of them that rules name as remote groups.
     fn wanted(
         &mut self,
         pod: &PodName,

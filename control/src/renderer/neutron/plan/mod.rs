@@ -96,15 +96,15 @@ pub enum Problem {
     /// Several ports have the pod's addresses.
     #[error("pod {pod} has the addresses of several ports: {ports}")]
     SeveralPorts {
-        /// The pod.
+        /// The pod's namespace and name.
         pod: PodName,
-        /// The ports' IDs.
+        /// The IDs of these ports at the server, as text.
         ports: String,
     },
     /// The server applies no groups to the port.
     #[error("port {port} of pod {pod} has no port security: no group applies to it, everything passes")]
     Unsecured {
-        /// The pod.
+        /// The pod's namespace and name.
         pod: PodName,
         /// The port's ID.
         port: String,
@@ -114,11 +114,11 @@ pub enum Problem {
         "port {port} of pod {pod} has other addresses than the pod ({others}): rules that name the pod do not cover the port"
     )]
     OtherAddresses {
-        /// The pod.
+        /// The pod's namespace and name.
         pod: PodName,
         /// The port's ID.
         port: String,
-        /// The other addresses.
+        /// The port's addresses that are not the pod's, as text.
         others: String,
     },
 }
@@ -153,14 +153,14 @@ pub struct Plan {
     pub older: Vec<Older>,
 }
 
-/// The tag that records a policy's generation. Of all managed tags, only this and the owner's have a colon.
+/// Returns the tag that records a policy's generation. Of all managed tags, only this and the owner's have a colon.
 pub fn generation_tag(generation: u64) -> String {
     format!("{GENERATION}{generation}")
 }
 
 const GENERATION: &str = "generation:";
 
-/// All tags that a managed group has at the server.
+/// Returns all tags that a managed group has at the server.
 pub fn tags(owner: &str, tag: &str, generation: Option<u64>) -> Vec<String> {
     let generation = generation.map(generation_tag);
     [owner.to_owned(), tag.to_owned()].into_iter().chain(generation).collect()

@@ -108,7 +108,7 @@ impl NeutronRenderer {
         self.changed.groups += 1;
     }
 
-    /// The sets that a group's rules name.
+    /// Returns the sets that a group's rules name.
     fn sets_of(&self, key: &GroupKey) -> BTreeSet<SetId> {
         let named = |peers: &Peers| match peers {
             Peers::Sets(sets) => sets.to_vec(),
@@ -137,7 +137,7 @@ fn forget<K: std::hash::Hash + Eq, V: Ord>(index: &mut AHashMap<K, BTreeSet<V>>,
     }
 }
 
-/// The combinations of sets that a group's rules name, each with the rule that may give the peer group its name.
+/// Returns the combinations of sets that a group's rules name, each with the rule that may give the peer group its name.
 fn peers_of(key: &GroupKey) -> Vec<(PeerUser, Arc<[SetId]>)> {
     let GroupKey::Policy { policy, ingress, egress } = key else { return Vec::new() };
     let mut all = Vec::new();

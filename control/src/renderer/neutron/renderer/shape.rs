@@ -10,7 +10,7 @@ use crate::object::PolicyName;
 use crate::origin::{Origin, Origins};
 use crate::renderer::neutron::Allow;
 
-/// How groups express a list.
+/// How security groups express a pod's rule list.
 #[derive(Debug)]
 pub(super) enum Shape {
     /// NetworkPolicies, which only allow. Each is a group, and the list is the union of all groups.
@@ -20,7 +20,7 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// The shape of a list. Its policies are separable if it has no order, that is, if all rules come from NetworkPolicies.
+    /// Returns the shape of a list. Its policies are separable if it has no order, that is, if all rules come from NetworkPolicies.
     pub(super) fn of(list: &TieredList, origins: &Origins) -> Self {
         let own_node = list.rules.iter().any(|rule| rule.peers == Peers::OwnNode);
         // A list allows what no rule matches, so it equals the union of its accepts only if its last rule matches everything.

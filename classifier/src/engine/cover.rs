@@ -33,7 +33,7 @@ impl Rows {
         self.bits.len() / self.words
     }
 
-    /// Returns the rows of the four axes one after the other, in chunks.
+    /// Returns the rows of all four axes, axis after axis, divided into chunks of 512 bits.
     pub(crate) fn chunks(all: &[Self; 4]) -> Vec<Chunk> {
         let chunk = |words: &[u64]| Chunk(words.try_into().expect("chunks of eight"));
         all.iter().flat_map(|rows| rows.bits.chunks_exact(8)).map(chunk).collect()
@@ -129,7 +129,7 @@ impl Sets for ToLists {
     }
 }
 
-/// What candidates cover on an axis.
+/// The intervals that each candidate covers on one axis.
 ///
 /// Candidates with the same intervals form one group: a hundred rules about the same 100,000 pods cost as much as one.
 #[derive(Clone, Debug)]

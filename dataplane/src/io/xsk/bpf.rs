@@ -72,7 +72,7 @@ pub(super) fn load_program(hook: Hook, name: &str, instructions: &[Instruction],
 
 /// Loads a rejected program again and returns the last lines of the verifier's log.
 pub(super) fn refusal(hook: Hook, instructions: &[Instruction], flags: u32) -> String {
-    /// Enough for the verdict and the registers.
+    /// Number of returned lines: enough for the verdict and the registers.
     const LINES: usize = 4;
     let mut log = vec![0; LOG];
     match load(hook, "bulkhead_why", instructions, flags, &mut log) {

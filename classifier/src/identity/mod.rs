@@ -97,7 +97,7 @@ impl IdentityTables {
         &self.decisions
     }
 
-    /// The ipcache.
+    /// The ipcache, which maps addresses to numbers.
     pub fn cache(&self) -> &IpCache {
         &self.cache
     }

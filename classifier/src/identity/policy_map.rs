@@ -62,12 +62,12 @@ impl PolicyMap {
         one == other || self.rows[one] == self.rows[other]
     }
 
-    /// Returns the number of rows.
+    /// Returns the number of rows: policies, each for one or more identities.
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// Heap bytes.
+    /// Returns the heap memory of the map in bytes.
     pub fn bytes(&self) -> usize {
         let rows: usize = self.rows.iter().map(|row| row.bytes() + size_of::<Axis<u32>>()).sum();
         self.identities.bytes() + rows

@@ -81,7 +81,7 @@ pub enum SessionStoreError {
 /// A file that was not adopted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedFile {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// The reason, as a clause without a full stop.
     pub reason: String,

@@ -38,7 +38,7 @@ pub enum UmemError {
     /// The number of chunks is out of range.
     #[error("{chunks} packet buffers are out of range; configure 1 to {MAX_CHUNKS}")]
     Chunks {
-        /// The requested number.
+        /// The requested number of chunks.
         chunks: u32,
     },
     /// The kernel cannot map the memory.

@@ -79,7 +79,7 @@ pub(super) struct Openings {
 }
 
 impl Openings {
-    /// Creates the openings of worker number `worker` of `workers`.
+    /// Creates the empty openings of worker `worker`, from 0, of a vswitch with `workers` workers.
     pub(super) fn new(worker: usize, workers: usize) -> Self {
         let each = HANDSHAKES / u32::try_from(workers).unwrap_or(HANDSHAKES).max(1);
         let first = each * u32::try_from(worker).unwrap_or(0);

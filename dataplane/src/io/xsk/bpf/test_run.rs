@@ -11,7 +11,7 @@ const PROG_TEST_RUN: c_long = 10;
 /// Settings of a test run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::io::xsk) struct TestRun {
-    /// How often the program runs.
+    /// Number of times that the program runs.
     pub(in crate::io::xsk) repeat: u32,
     /// Whether to perform the program's action on the packets (`BPF_F_TEST_XDP_LIVE_FRAMES`).
     pub(in crate::io::xsk) live: bool,

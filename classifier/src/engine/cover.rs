@@ -67,7 +67,7 @@ struct Members {
 }
 
 impl Members {
-    /// Groups candidates: sorts pairs of a group's number and a candidate's number.
+    /// Makes the groups from pairs of a group's number and the number of a candidate in it.
     fn new(groups: usize, mut members: Vec<(u32, u32)>) -> Self {
         members.sort_unstable();
         let mut starts = vec![0; groups + 1];

@@ -17,7 +17,7 @@ pub struct PolicyMap {
 }
 
 impl PolicyMap {
-    /// Makes a map of at least one row. `identities`, ascending, lists those that do not use the first row.
+    /// Creates a map from identities to at least one row. `identities`, ascending, lists the identities that do not use row 0.
     pub fn new(identities: &[(u32, usize)], rows: &[Row]) -> Self {
         let mut of = Classed { lasts: Vec::new(), class_of: Vec::new() };
         let mut push = |first: u32, row: u32| match of.class_of.last() {

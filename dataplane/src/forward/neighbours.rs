@@ -70,7 +70,7 @@ impl View {
 }
 
 impl Neighbours {
-    /// Creates an empty value, to be shared by all workers of a vswitch.
+    /// Creates tables without MAC addresses, to be shared by all workers of a vswitch.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             peers: (0..=u16::MAX).map(|_| AtomicU64::new(0)).collect(),

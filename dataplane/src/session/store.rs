@@ -167,7 +167,7 @@ impl SessionStore {
         Ok(store)
     }
 
-    /// The result of the adoption so far.
+    /// The result so far of adopting an earlier process's sessions.
     pub const fn adoption(&self) -> &Adoption {
         &self.adoption
     }

@@ -115,7 +115,7 @@ pub fn audit_table(
     own.map(|own| Ok(TableId(u32::try_from(tables.tables.len() + own.table)?))).transpose()
 }
 
-/// Returns a node's [`snapshot`] with the state's Services, and their adapter. The adapter is `None` if the state has no Services.
+/// Returns a node's [`snapshot`] with the state's Services, and the [`Adapter`] that resolved them. `None` if the state has no Services.
 ///
 /// # Errors
 /// See [`node_tables`] and [`snapshot`].

@@ -161,7 +161,7 @@ impl Adapter {
         self.follow(&changes);
     }
 
-    /// Sets all pods with their addresses, for the host ports of this node's pods.
+    /// Replaces the list of pods and their addresses, to which connections to the host ports of this node's pods are translated.
     pub fn set_host_ports<'a>(&mut self, pods: impl IntoIterator<Item = (&'a Pod, &'a [IpAddr])>) {
         let changes = self.resolver.set_host_ports(pods);
         self.follow(&changes);

@@ -20,10 +20,10 @@ use bulkhead_classifier::{
 };
 use ipnet::{IpNet, Ipv4Net};
 
-/// Long enough for the best build to have met a quiet core.
+/// Duration of repeated builds. Long enough for one of them to run on an undisturbed core.
 const BUILDING: Duration = Duration::from_millis(600);
 
-/// Passes over the keys, a tenth of a second of each set.
+/// Number of passes over the keys. Together they take a tenth of a second for each set.
 const PASSES: usize = 31;
 
 fn read(path: &Path) -> String {
@@ -71,7 +71,7 @@ fn measure(name: &str, rules: &[Rule], keys: &[Key], build: Build) {
     );
 }
 
-/// How long tables take to follow their list when a pod enters a set, over 32 such changes.
+/// Measures how long tables take to follow their list when a pod enters a set, over 32 such changes.
 fn follow(name: &str, rules: &[Rule]) {
     let (mut rules, mut tables) = (rules.to_vec(), Tables::build(rules.to_vec()).unwrap());
     let (mut all, mut worst) = (Duration::ZERO, Duration::ZERO);
@@ -101,7 +101,7 @@ fn key(src: u32, dst: u32, src_port: u16, dst_port: u16) -> Key {
     Key::new(Ipv4Addr::from(src).into(), Ipv4Addr::from(dst).into(), protocol::TCP, src_port, dst_port)
 }
 
-/// The number at a place of a sequence without order, the same in every run.
+/// Returns an element of a pseudo-random sequence, which is the same in every run.
 fn scattered(at: u32) -> u32 {
     at.wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b)
 }
@@ -133,7 +133,7 @@ fn groups(groups: u32, members: u32) -> (Vec<Rule>, Vec<Key>) {
     (rules, keys)
 }
 
-/// Ranges of both ports that cross each other, for every address: what no structure shares.
+/// Returns rules for every address whose ranges of both ports cross each other, so that no structure can share parts. Also returns keys.
 fn crossing(count: u32) -> (Vec<Rule>, Vec<Key>) {
     let rules = (0..count).map(|at| {
         let (from, to) = (port(2 * at, 60_000), port(2 * at + 1, 60_000));
@@ -144,7 +144,7 @@ fn crossing(count: u32) -> (Vec<Rule>, Vec<Key>) {
     (rules.collect(), keys.collect())
 }
 
-/// Prefixes nested around each other, all of which cover one address.
+/// Returns rules with prefixes nested around each other, all of which cover one address. Also returns keys.
 fn nested(count: u32) -> (Vec<Rule>, Vec<Key>) {
     let interval = |at: u32| {
         let nets = ipnet::Ipv4Subnets::new((0x0a00_0000 + at).into(), (0x0c00_0000 - at).into(), 0);

@@ -27,8 +27,8 @@ pub(crate) struct Delta {
     removed: Vec<u32>,
     /// Positions of the added rules in the present list, ascending.
     added: Vec<u32>,
-    /// Offsets of the base's rules: from the first number's position until the next step, add the second number (wrapping) for the present
-    /// position.
+    /// How far the compiled rules have moved: from the first number's position in the compiled list until the next step, add the second
+    /// number (wrapping) for the present position.
     steps: Vec<(u32, u32)>,
     compiled: Option<Compiled>,
     exceptions: Exceptions,
@@ -99,7 +99,7 @@ impl Delta {
         self.moves.len() > MAX_MOVES
     }
 
-    /// Returns all pending moves and drops the exceptions.
+    /// Removes and returns all pending moves. Also drops the exceptions, which were made from them.
     pub(crate) fn take_moves(&mut self) -> Vec<Move> {
         self.exceptions = Exceptions::new();
         self.stale_exceptions = false;
@@ -112,12 +112,12 @@ impl Delta {
         self.removed.is_empty() && self.added.is_empty() && self.exceptions.is_empty()
     }
 
-    /// Returns the position in the base of the rule that has `remaining` unremoved rules before it.
+    /// Returns the position in the compiled list of the rule that has `remaining` unremoved rules before it.
     fn in_base(&self, remaining: u32) -> u32 {
         self.removed.iter().fold(remaining, |base, &removed| if removed <= base { base + 1 } else { base })
     }
 
-    /// Returns the present position of an unremoved rule of the base.
+    /// Returns the present position of a rule at this position of the compiled list, which must not be removed.
     fn present(&self, base: u32) -> u32 {
         let before = u32::try_from(self.removed.partition_point(|&removed| removed < base)).expect("at most MAX_ADDED");
         self.added.iter().fold(base - before, |at, &added| if added <= at { at + 1 } else { at })

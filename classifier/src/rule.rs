@@ -19,7 +19,7 @@ pub struct Rule {
     pub services: Services,
     /// Whether a matching packet is allowed or denied.
     pub action: Action,
-    /// The rule's origin.
+    /// The origin that is reported with the rule's verdicts.
     pub origin: OriginId,
 }
 

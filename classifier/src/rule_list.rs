@@ -124,8 +124,7 @@ impl From<Vec<Rule>> for RuleList {
 impl Index<usize> for RuleList {
     type Output = Rule;
 
-    /// # Panics
-    /// If the position is beyond the end.
+    /// Returns the rule at a position. Panics if the position is beyond the end.
     fn index(&self, at: usize) -> &Rule {
         self.get(at).expect("a position in the list")
     }

@@ -24,7 +24,7 @@ pub struct PortCounters {
 /// Packets by the origin of the rule that decided about them. A packet of a session counts for the rule that allowed the session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginCounters {
-    /// Forwarded packets.
+    /// Packets that were forwarded because a rule of this origin allows them.
     pub allowed: u64,
     /// Packets dropped as [`DropReason::PolicyDenied`].
     pub denied: u64,
@@ -105,7 +105,7 @@ impl Counters {
         self.received
     }
 
-    /// Forwarded packets.
+    /// Packets that the worker forwarded.
     pub const fn forwarded(&self) -> u64 {
         self.forwarded
     }

@@ -229,7 +229,7 @@ impl Snapshot {
         self.ids().find(|id| &*self.ports[id.index()].name == name)
     }
 
-    /// Returns the pod or host port that owns the address, or `None`.
+    /// Returns the pod or host port that owns the address. `None` if no port owns it.
     pub fn owner(&self, address: IpAddr) -> Option<PortId> {
         self.owners.get(address)
     }

@@ -15,7 +15,7 @@ impl<T> Cell<T> {
         Self(ArcSwap::new(value))
     }
 
-    /// Returns the value.
+    /// Returns the current `Arc`.
     pub(crate) fn load(&self) -> Arc<T> {
         self.0.load_full()
     }

@@ -62,8 +62,8 @@ pub(crate) struct PlainV4 {
 }
 
 impl PlainV4 {
-    /// `received` has the lower endpoint in the upper half, and a flag for whether that is the source. `sent` has the source in the upper
-    /// half.
+    /// Creates the value from addresses, ports and a flag for whether the lower endpoint is the source. The upper half of a number is the
+    /// lower endpoint before translation and the source after it.
     #[inline(always)]
     pub(crate) const fn new(
         (received, received_ports, received_from_low): (u64, u32, bool),

@@ -82,7 +82,7 @@ pub(super) struct LiveState {
     origins: SharedOrigins,
     /// The tables of the last good state. If the kernel enforces, those of a node without a state.
     tables: Arc<NodeTables>,
-    /// The revision that the kernel must enforce, and whether a newer state is withheld.
+    /// The nftables ruleset's revision that the kernel must enforce, and whether a newer, invalid state is withheld from the kernel.
     kernel: KernelState,
     /// See [`Policy::audit`] and [`Policy::audited`].
     audit: Option<Arc<AuditTables>>,

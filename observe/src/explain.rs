@@ -72,7 +72,7 @@ fn write_denying(told: &Explanation, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the steps, and what this node cannot know.
+/// Writes the steps of the path, the ports that are not open, and whether another node's vswitch also judges the connection.
 fn write_steps<W: Write>(walk: &LiveWalk, out: &mut W) -> io::Result<()> {
     let LiveWalk { judged_elsewhere, seen_as, steps, not_open, .. } = walk;
     for port in not_open {

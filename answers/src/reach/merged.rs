@@ -153,7 +153,7 @@ pub(super) struct Line<'a> {
 }
 
 impl Merged {
-    /// Computes the table. `pipeline` needs a mirror.
+    /// Computes the matrix of these ends and ports. `pipeline` must make no tables: see [`Pipeline::without_tables`].
     pub(super) fn of(mut pipeline: Pipeline, ends: &[NamedEnd], ports: &[PortProtocol]) -> anyhow::Result<Self> {
         let states = States::of(&mut pipeline)?;
         let workloads = Workloads::of(pipeline.cache());

@@ -20,7 +20,7 @@ pub enum Found {
     NotOurs,
     /// Another proxy handles the Service.
     OtherProxy,
-    /// The connection is translated or refused.
+    /// A Service has the destination: the connection is translated to a backend or refused.
     Translated(Box<Translation>),
 }
 

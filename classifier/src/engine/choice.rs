@@ -15,7 +15,7 @@ pub(crate) const MAX_TUPLES: usize = 64;
 /// Number of rules up to which all are direct: two chunks per row. Measured on the 1k sets against tuples, see the engine's documentation.
 pub(crate) const ALL_DIRECT: usize = 1024;
 
-/// Maximum number of direct rules that come from dissolved tuples: those that fit one chunk besides the tuples.
+/// Maximum number of rules that get their own bit instead of a small tuple: those that fit one chunk besides the tuples.
 pub(crate) const DISSOLVED: usize = CHUNK_BITS - MAX_TUPLES;
 
 /// Limits of one build. Tests lower them, so that the compiler takes the other structures.
@@ -27,7 +27,7 @@ pub(crate) struct Choice {
     pub(crate) pruned: bool,
     /// The longest list in which all rules are direct.
     pub(crate) all_direct: usize,
-    /// Maximum number of bits that small tuples are dissolved into. See [`DISSOLVED`].
+    /// Maximum number of rules that get their own bit instead of a small tuple. See [`DISSOLVED`].
     pub(crate) dissolved: usize,
     /// If set, the list is compiled into segments of this many rules.
     pub(crate) segment: Option<usize>,

@@ -33,7 +33,7 @@ impl Rows {
         self.bits.len() / self.words
     }
 
-    /// Returns the rows of the four axes one after the other, in chunks.
+    /// Returns the rows of all four axes, axis after axis, divided into chunks of 512 bits.
     pub(crate) fn chunks(all: &[Self; 4]) -> Vec<Chunk> {
         let chunk = |words: &[u64]| Chunk(words.try_into().expect("chunks of eight"));
         all.iter().flat_map(|rows| rows.bits.chunks_exact(8)).map(chunk).collect()
@@ -67,7 +67,7 @@ struct Members {
 }
 
 impl Members {
-    /// Groups candidates: sorts pairs of a group's number and a candidate's number.
+    /// Makes the groups from pairs of a group's number and the number of a candidate in it.
     fn new(groups: usize, mut members: Vec<(u32, u32)>) -> Self {
         members.sort_unstable();
         let mut starts = vec![0; groups + 1];
@@ -129,7 +129,7 @@ impl Sets for ToLists {
     }
 }
 
-/// What candidates cover on an axis.
+/// The intervals that each candidate covers on one axis.
 ///
 /// Candidates with the same intervals form one group: a hundred rules about the same 100,000 pods cost as much as one.
 #[derive(Clone, Debug)]

@@ -22,7 +22,7 @@ use super::choice::{CHUNK_BITS, Choice, DISSOLVED, MAX_TUPLES};
 use super::rules::{LiveRules, prefixes};
 use crate::{BuildError, BuildOptions};
 
-/// Tuples after merging. The rest of the word is for tuples that hash the service (step 4).
+/// Maximum number of tuples after merging. The other bits of the word are for tuples that hash the service (step 4).
 const MERGED_TUPLES: usize = 40;
 
 /// Maximum of rules verified per probe. TupleMerge allows 10 to 40; 16 packed rules fill eight cache lines.

@@ -9,8 +9,8 @@
 
 use super::axis::Classed;
 
-/// 64 ports per block. With blocks of 16 and 32, the upper table of a protocol takes 16 and 8 KiB instead of 4. Random ports touch that
-/// table: 3 to 5 % slower on lists of 1k rules.
+/// Bits of a point's index in its block: 64 ports per block. With blocks of 16 and 32, the upper table of a protocol takes 16 and 8 KiB
+/// instead of 4. Random ports touch that table: 3 to 5 % slower on lists of 1k rules.
 const BLOCK_BITS: u32 = 6;
 const BLOCK: usize = 1 << BLOCK_BITS;
 

@@ -256,7 +256,7 @@ pub(crate) struct Lists {
     bounds: Bounds,
 }
 
-/// Limits of the lists of a cut. A cut that exceeds them fails.
+/// Limits of the lists that cutting an axis makes. A cut that exceeds them fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Maximum of items in one list.

@@ -57,7 +57,7 @@ impl IpCache {
         Self { v4: self.v4.renumbered(&number), v6: self.v6.renumbered(&number) }
     }
 
-    /// Returns all numbers in use.
+    /// Returns every number that at least one address has, including 0 for unknown addresses.
     pub fn numbers(&self) -> AHashSet<u32> {
         let (v4, v6) = (self.v4.all_pieces(), self.v6.all_pieces());
         v4.iter().map(|&(_, number)| number).chain(v6.iter().map(|&(_, number)| number)).collect()
@@ -90,7 +90,7 @@ impl IpCache {
         self.entries().is_empty()
     }
 
-    /// Heap bytes.
+    /// Returns the heap memory of the ipcache in bytes.
     pub fn bytes(&self) -> usize {
         self.v4.bytes() + self.v6.bytes()
     }

@@ -87,7 +87,7 @@ impl IdentityTables {
         Verdict::by(action, position)
     }
 
-    /// Returns a rule for the list of decisions.
+    /// Returns a rule for the list of decisions. Only its action and origin have a meaning.
     pub const fn decision(action: Action, origin: OriginId) -> Rule {
         Rule::any(action, origin)
     }
@@ -97,12 +97,12 @@ impl IdentityTables {
         &self.decisions
     }
 
-    /// The ipcache.
+    /// The ipcache, which maps addresses to numbers.
     pub fn cache(&self) -> &IpCache {
         &self.cache
     }
 
-    /// Returns the party of an ipcache number. `None` if the number is out of range.
+    /// Returns the owner of the addresses with this ipcache number. `None` if the number is out of range.
     pub fn party(&self, number: u32) -> Option<Party> {
         self.parties.get(number as usize).copied()
     }

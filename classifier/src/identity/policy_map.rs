@@ -17,7 +17,7 @@ pub struct PolicyMap {
 }
 
 impl PolicyMap {
-    /// Makes a map of at least one row. `identities`, ascending, lists those that do not use the first row.
+    /// Creates a map from identities to at least one row. `identities`, ascending, lists the identities that do not use row 0.
     pub fn new(identities: &[(u32, usize)], rows: &[Row]) -> Self {
         let mut of = Classed { lasts: Vec::new(), class_of: Vec::new() };
         let mut push = |first: u32, row: u32| match of.class_of.last() {
@@ -62,12 +62,12 @@ impl PolicyMap {
         one == other || self.rows[one] == self.rows[other]
     }
 
-    /// Returns the number of rows.
+    /// Returns the number of rows: policies, each for one or more identities.
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// Heap bytes.
+    /// Returns the heap memory of the map in bytes.
     pub fn bytes(&self) -> usize {
         let rows: usize = self.rows.iter().map(|row| row.bytes() + size_of::<Axis<u32>>()).sum();
         self.identities.bytes() + rows

@@ -9,7 +9,7 @@ use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd};
 pub(crate) struct Avx2(());
 
 impl Avx2 {
-    /// Detects the level. `None` if the CPU does not support it.
+    /// Detects whether the CPU has these instructions. `None` if it lacks any of them.
     pub(crate) fn new() -> Option<Self> {
         let all = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("bmi1")

@@ -9,7 +9,7 @@ use super::{Avx2, Chunk, Kernel, NODE, Node, Services, Simd};
 pub(crate) struct Avx512(());
 
 impl Avx512 {
-    /// Detects the level. `None` if the CPU does not support it.
+    /// Detects whether the CPU has these instructions. `None` if it lacks any of them.
     pub(crate) fn new() -> Option<Self> {
         let all = Avx2::new().is_some()
             && is_x86_feature_detected!("avx512f")

@@ -31,8 +31,7 @@ impl<const CAP: usize> List<CAP> {
         unsafe { self.items[..self.len].assume_init_mut() }
     }
 
-    /// # Panics
-    /// If the list is full.
+    /// Appends a pair. Panics if the list is full.
     #[inline(always)]
     pub(crate) fn push(&mut self, item: (u32, u32)) {
         self.items[self.len].write(item);

@@ -83,13 +83,13 @@ impl Node<u128> {
     }
 }
 
-/// Code that is compiled once per level.
+/// Code that is compiled once per CPU level: scalar, AVX2 and AVX-512.
 pub(crate) trait Kernel {
     /// Runs the code. Must be `#[inline(always)]`, or it is compiled without the level's features.
     fn run<S: Simd>(self, simd: S);
 }
 
-/// The steps that differ between levels.
+/// The steps of a lookup that differ between CPU levels.
 pub(crate) trait Simd: Copy {
     /// Runs the kernel with this level's instructions, in a separate function. Inlining all stages into one function caused register
     /// spills, half of a lookup's time.
@@ -129,7 +129,7 @@ pub(crate) trait Simd: Copy {
     fn meet(self, rows: [&Chunk; 5], aside: u64) -> (u64, usize);
 }
 
-/// A level that the CPU supports.
+/// The CPU level of the machine: the instructions that lookups use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Level {
     /// Plain Rust.

@@ -18,7 +18,7 @@ use super::kinds::Kind;
 enum Keep {
     Nothing,
     Whole,
-    /// For the named fields as given. Other fields are kept or dropped as a whole.
+    /// Keep each named field as given. `keeps_others` tells whether to keep all other fields.
     Fields {
         named: &'static [(&'static str, Keep)],
         keeps_others: bool,

@@ -11,7 +11,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError {
-    /// What is wrong.
+    /// Message that says what is wrong with the expression.
     pub message: String,
     /// How to fix it. May be empty.
     pub help: String,

@@ -53,9 +53,9 @@ pub(crate) trait Subject {
     /// The IANA protocol number.
     fn protocol(&self) -> u8;
     fn is_v6(&self) -> bool;
-    /// Source and destination.
+    /// Source and destination address.
     fn addresses(&self) -> [IpAddr; 2];
-    /// Source and destination. 0 for protocols without ports.
+    /// Source and destination port. 0 for protocols without ports.
     fn ports(&self) -> [u16; 2];
 }
 

@@ -18,7 +18,7 @@ pub(super) enum Tree {
     Any(Vec<Self>),
 }
 
-/// What a value in an expression denotes.
+/// The kind of a value, as the keyword before it says: `host`, `net`, `port`, `portrange` or `proto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Host,

@@ -99,8 +99,7 @@ impl Fragment {
 }
 
 impl Header {
-    /// # Panics
-    /// If there are more than [`MAX_HEADER_LEN`] bytes.
+    /// Copies a header. Panics if it has more than [`MAX_HEADER_LEN`] bytes.
     fn new(of: &[u8]) -> Self {
         let mut bytes = [0; MAX_HEADER_LEN];
         bytes[..of.len()].copy_from_slice(of);

@@ -19,7 +19,7 @@ use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::wire::{icmpv4, icmpv6, ipv4, ipv6, protocol};
 use crate::{DropReason, LinkType, Packet, PortId, PortKind, Snapshot};
 
-/// Maximum length of an error, in bytes.
+/// Maximum length of an ICMP error with its Ethernet header, in bytes.
 pub const ERROR_MAX: usize = ethernet::HEADER_LEN + V6_MAX;
 
 /// RFC 1812 §4.3.2.3: quote as much as fits into 576 bytes.

@@ -87,7 +87,7 @@ pub enum Step {
 /// A packet that was held for its neighbour's MAC address, and is now to be sent or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released<T> {
-    /// The caller's packet.
+    /// The packet, as the caller gave it to [`Forwarder::hold`].
     pub packet: T,
     /// The port that received it.
     pub in_port: PortId,
@@ -106,7 +106,7 @@ pub struct ForwardCounters {
     pub requested: u64,
     /// MAC addresses learned or confirmed.
     pub learned: u64,
-    /// Unsolicited announcements of neighbours.
+    /// Received ARP replies and neighbour advertisements that answered no open request.
     pub unsolicited: u64,
     /// Messages dropped because the queue of outgoing messages was full.
     pub messages_lost: u64,

@@ -18,8 +18,8 @@ use crate::PortId;
 use crate::io::FlowCache;
 use crate::wire::ethernet::Mac;
 
-/// Minimum time between two maps in nanoseconds, so that a flood of answers does not make workers copy maps continuously. A copy of 4096
-/// entries takes about 50 µs.
+/// Minimum time between two published views in nanoseconds, so that a flood of answers does not make workers copy maps continuously. A copy
+/// of 4096 entries takes about 50 µs.
 const PUBLISH: u64 = 1_000_000;
 
 /// MAC addresses behind all ports, shared by the workers.
@@ -70,7 +70,7 @@ impl View {
 }
 
 impl Neighbours {
-    /// Creates an empty value, to be shared by all workers of a vswitch.
+    /// Creates tables without MAC addresses, to be shared by all workers of a vswitch.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             peers: (0..=u16::MAX).map(|_| AtomicU64::new(0)).collect(),
@@ -230,8 +230,8 @@ impl Neighbours {
         }
     }
 
-    /// A worker that panicked in here is a fault, but no reason for the others to stop: the table holds at worst a
-    /// request too many.
+    /// Locks the table, even if a worker has panicked while holding the lock: the table then has at most one request too many, and the
+    /// other workers continue.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

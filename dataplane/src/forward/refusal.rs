@@ -83,8 +83,8 @@ struct Reset {
 }
 
 impl Reset {
-    /// RFC 9293 §3.5.2: a SYN has no acknowledgement, so the reset has sequence number zero and acknowledges the whole segment. Linux and
-    /// others ignore any other reset.
+    /// Returns the reset that answers a SYN, `None` if the packet is incomplete. A SYN acknowledges nothing, so the reset has sequence
+    /// number zero and acknowledges the whole segment (RFC 9293 §3.5.2). Linux and others ignore any other reset.
     fn about(subject: &Subject<'_>) -> Option<Self> {
         let flow = &subject.ip.flow;
         let (segment, len) = match flow.src {

@@ -158,7 +158,7 @@ struct Ported<'a> {
 }
 
 impl<'a> Ported<'a> {
-    /// Finds the fields. `None` for other protocols and for an incomplete header. `len` is the payload's length by the IP header.
+    /// Finds ports and checksum in a TCP or UDP header. `None` if it is incomplete or another protocol's. `len` is the payload's length.
     #[inline]
     fn new(protocol: u8, payload: &'a mut [u8], len: usize) -> Option<Self> {
         let (header_len, checksum) = match protocol {

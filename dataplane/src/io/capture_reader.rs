@@ -29,7 +29,7 @@ pub struct CaptureReader<R> {
 enum Format {
     Pcap(PcapReader),
     Pcapng(PcapngReader),
-    /// After an error. The position in a damaged file is meaningless.
+    /// Reading failed, so nothing more is read: the position in a damaged file is meaningless.
     Ended,
 }
 

@@ -45,15 +45,15 @@ pub struct FaultPlan {
 /// Packets per thousand that meet each fault. A packet may meet several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets that are lost.
+    /// Packets per thousand that are lost.
     pub lose: u16,
-    /// Packets that arrive twice.
+    /// Packets per thousand that arrive twice.
     pub duplicate: u16,
-    /// Packets that arrive after their successor, or late without one. Sent packets are swapped only within one call.
+    /// Packets per thousand that arrive after their successor, or late without one. Sent packets are swapped only within one call.
     pub reorder: u16,
-    /// Packets that lose bytes at their end.
+    /// Packets per thousand that lose bytes at their end.
     pub truncate: u16,
-    /// Packets of which one byte changes.
+    /// Packets per thousand of which one byte changes.
     pub corrupt: u16,
 }
 
@@ -73,7 +73,7 @@ pub struct FaultCounts {
 pub struct FaultTally {
     /// All packets that passed the port in this direction.
     pub packets: u64,
-    /// Lost packets.
+    /// Packets that the port lost.
     pub lost: u64,
     /// Packets that arrived twice.
     pub duplicated: u64,

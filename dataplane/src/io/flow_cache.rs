@@ -33,7 +33,7 @@ use crate::{Flow, PortId, Snapshot};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowSlot(pub u16);
 
-/// The number of a latch, which keeps a flow's packets in order. Flows may share a latch.
+/// The number of a latch. While the latch is closed, its flows' packets go to workers, which keeps them in order. Flows may share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowLatch(pub u16);
 

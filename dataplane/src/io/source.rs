@@ -26,12 +26,12 @@ impl ByteOrder {
         }
     }
 
-    /// Returns the number at an offset. `None` if it lies past the end.
+    /// Returns the 16-bit number at this byte offset. `None` if it lies past the end.
     pub(super) fn u16_at(self, bytes: &[u8], at: usize) -> Option<u16> {
         Some(self.u16(*bytes.get(at..)?.first_chunk()?))
     }
 
-    /// Returns the number at an offset. `None` if it lies past the end.
+    /// Returns the 32-bit number at this byte offset. `None` if it lies past the end.
     pub(super) fn u32_at(self, bytes: &[u8], at: usize) -> Option<u32> {
         Some(self.u32(*bytes.get(at..)?.first_chunk()?))
     }

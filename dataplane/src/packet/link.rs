@@ -24,7 +24,7 @@ pub enum LinkType {
 }
 
 impl LinkType {
-    /// Every link type.
+    /// Every supported link type.
     pub const ALL: [Self; 8] =
         [Self::Null, Self::Ethernet, Self::Raw, Self::Loop, Self::LinuxSll, Self::Ipv4, Self::Ipv6, Self::LinuxSll2];
 
@@ -44,7 +44,7 @@ impl LinkType {
         })
     }
 
-    /// The registry number.
+    /// The link type's number in the LINKTYPE registry.
     pub const fn code(self) -> u16 {
         match self {
             Self::Null => 0,

@@ -183,8 +183,8 @@ pub(crate) enum Inner<'a> {
     V6(Bytes<'a>),
 }
 
-/// The first step of the fast path: returns the IP packet and its source MAC address. Inlined into the loop over a burst, because a call
-/// would return through memory.
+/// Returns the IP packet in a frame, and its source MAC address: the first step of the fast path. `None` if the frame is not IP. Inlined
+/// into the loop over a burst, because a call would return through memory.
 #[inline(always)]
 pub(crate) fn open(link: LinkType, frame: &[u8], wire_len: usize) -> Option<(Inner<'_>, Option<[u8; 6]>)> {
     let mut source_mac = None;

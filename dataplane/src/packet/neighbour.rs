@@ -19,11 +19,11 @@ mod fixed_len {
 pub(crate) enum Neighbour {
     /// A request for the owner of this address. With an unspecified source, duplicate address detection.
     Solicitation(Ipv6Addr),
-    /// The sender owns this address.
+    /// Announces that the sender owns this address.
     Advertisement(Ipv6Addr),
     /// A request for routers.
     RouterSolicitation,
-    /// The sender is a router.
+    /// Announces that the sender is a router.
     RouterAdvertisement,
     /// Names a better router for a destination.
     Redirect,

@@ -52,7 +52,7 @@ fn parse_ported(segment: Segment<'_>, flow: &mut Flow) -> Result<Transport, Drop
 }
 
 impl Segment<'_> {
-    /// Returns the drop reason to report: a first fragment with an incomplete transport header tries to evade filters (RFC 1858).
+    /// Returns the drop reason to report: `FragmentTiny` instead of `L4Truncated` for a first fragment, an evasion attempt (RFC 1858).
     fn blame(&self, reason: DropReason) -> DropReason {
         if !self.whole && reason == DropReason::L4Truncated { DropReason::FragmentTiny } else { reason }
     }

@@ -27,7 +27,7 @@ use super::lines::{Lines, WORDS};
 #[cfg(target_os = "linux")]
 pub(crate) use file::Found;
 
-/// Number of places: 4 MiB, allocated on first use. A quarter of a million clients per node.
+/// Number of places, each for one client and service port: 4 MiB, allocated on first use. A quarter of a million clients per node.
 const PLACES: usize = 1 << 18;
 
 /// Number of places among which a client may be stored: one cache line.

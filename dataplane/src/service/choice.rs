@@ -105,7 +105,7 @@ fn hash_of(seed: u64, flow: &Flow) -> u64 {
 /// A different salt for each use, so that no hash is the input of another (digits of pi).
 const SALTS: [u64; 3] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0];
 
-/// A permutation of 64 bits that spreads every bit over all: the finalizer of SplitMix64 (Steele et al., OOPSLA 2014).
+/// Permutes the 64-bit numbers so that each bit affects all others: the finalizer of SplitMix64 (Steele et al., OOPSLA 2014).
 const fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

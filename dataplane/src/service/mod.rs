@@ -148,7 +148,7 @@ impl Services {
         self.epoch
     }
 
-    /// Sets the epoch.
+    /// Sets the number that [`epoch`](Self::epoch) returns.
     pub const fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
     }

@@ -163,7 +163,7 @@ impl Budget {
         }
     }
 
-    /// A single worker avoids atomic read-modify-writes, which cost about 5 ns each and eight per session.
+    /// Adds to a count. A single worker avoids atomic read-modify-writes, which cost about 5 ns each and eight per session.
     fn add(&self, number: &AtomicIsize, by: isize) {
         if self.is_shared {
             number.fetch_add(by, Ordering::Relaxed);

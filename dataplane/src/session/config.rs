@@ -7,23 +7,23 @@ const SECOND: u64 = 1_000_000_000;
 /// Idle timeouts of sessions by state, in nanoseconds. A session ends when none of its packets was seen for this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// TCP connections and SCTP associations before both sides have acknowledged.
+    /// Timeout of TCP connections and SCTP associations before both sides have acknowledged.
     pub tcp_new: u64,
-    /// TCP connections after both sides have acknowledged.
+    /// Timeout of TCP connections after both sides have acknowledged.
     pub tcp_established: u64,
-    /// TCP connections and SCTP associations after one side's FIN or SHUTDOWN.
+    /// Timeout of TCP connections and SCTP associations after one side's FIN or SHUTDOWN.
     pub tcp_half_closed: u64,
-    /// TCP and SCTP after a reset or abort, or after both sides have closed.
+    /// Timeout of TCP and SCTP after a reset or abort, or after both sides have closed.
     pub tcp_closed: u64,
-    /// UDP and other protocols before the other side answers.
+    /// Timeout of UDP and other protocols before the other side answers.
     pub udp_unreplied: u64,
-    /// UDP sessions after the other side has answered.
+    /// Timeout of UDP sessions after the other side has answered.
     pub udp_stream: u64,
-    /// SCTP after its handshake, and other protocols after an answer.
+    /// Timeout of SCTP after its handshake, and of other protocols after an answer.
     pub idle: u64,
-    /// Sessions of ICMP echo requests and replies.
+    /// Timeout of sessions of ICMP echo requests and replies.
     pub icmp_echo: u64,
-    /// Refusals, since the last refused packet, and sessions cut by a policy, since their last packet.
+    /// Timeout of refusals, since the last refused packet, and of sessions cut by a policy, since their last packet.
     pub refused: u64,
 }
 

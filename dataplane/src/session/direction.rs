@@ -5,6 +5,6 @@
 pub(crate) enum Direction {
     /// The direction of the packet that created the session.
     Forward,
-    /// The opposite direction.
+    /// The direction of the answers to that packet.
     Reply,
 }

@@ -127,7 +127,7 @@ impl Index {
         (((hash >> 32) * self.homes as u64) >> 32) as usize
     }
 
-    /// Returns a view for prefetching.
+    /// Returns a view that reads buckets ahead of lookups.
     #[inline]
     pub(super) fn prefetch(&self) -> Prefetch<'_> {
         Prefetch { buckets: self.buckets.records(), homes: self.homes as u64 }
@@ -152,7 +152,7 @@ impl Index {
         None
     }
 
-    /// Adds a slot. Returns false if all buckets of the hash are full.
+    /// Adds an entry's slot under its key's hash. Returns false if all buckets of the hash are full.
     pub(super) fn insert(&mut self, hash: u64, slot: Slot) -> bool {
         let home = self.home(hash);
         let walk = &mut self.buckets.records_mut()[home..home + PROBES];
@@ -168,7 +168,7 @@ impl Index {
         false
     }
 
-    /// Removes a slot with this hash.
+    /// Removes an entry's slot, which was added under this hash.
     pub(super) fn remove(&mut self, hash: u64, slot: Slot) {
         let home = self.home(hash);
         for bucket in &mut self.buckets.records_mut()[home..home + PROBES] {

@@ -167,7 +167,7 @@ impl Key {
         [(src, sport), (dst, dport)]
     }
 
-    /// Returns a packet's endpoints, source first, as words in the order of packet headers; see [`Key::endpoints`].
+    /// Like [`Key::endpoints`], but returns addresses and ports packed into 64-bit words; see [`Ends`].
     #[inline]
     pub(crate) const fn ends(&self, from_low: bool) -> Ends {
         let ports = (self.rest >> shift::HIGH_PORT) as u32;

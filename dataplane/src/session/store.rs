@@ -81,7 +81,7 @@ pub enum SessionStoreError {
 /// A file that was not adopted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedFile {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// The reason, as a clause without a full stop.
     pub reason: String,
@@ -167,7 +167,7 @@ impl SessionStore {
         Ok(store)
     }
 
-    /// The result of the adoption so far.
+    /// The result so far of adopting an earlier process's sessions.
     pub const fn adoption(&self) -> &Adoption {
         &self.adoption
     }

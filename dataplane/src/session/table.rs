@@ -82,7 +82,7 @@ pub(crate) struct SessionTable {
     timeouts: [u64; 16],
     /// For each class, the length of a period as a power of two in nanoseconds. An entry moves in its lists at most once per period.
     periods: [u32; 16],
-    /// For each class, the same for the closer look at a hit, which moves the entry or samples sequence numbers.
+    /// For each class, how often a hit moves the entry or samples sequence numbers: once in this power of two of nanoseconds.
     looks: [u32; 16],
     pub(crate) counts: SessionCounters,
     /// Ended sessions and packet counts to report. `None` while no stream is attached.

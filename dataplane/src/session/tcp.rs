@@ -25,7 +25,7 @@ mod bit {
 impl SeenFlags {
     pub(super) const NONE: Self = Self(0);
 
-    /// Adds a segment's flags.
+    /// Adds the flags of a segment that this direction has sent.
     pub(crate) const fn see(&mut self, direction: Direction, flags: TcpFlags) {
         self.0 |= bits(flags) << shift(direction);
     }

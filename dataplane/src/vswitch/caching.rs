@@ -147,7 +147,7 @@ pub(super) struct About<'a> {
 }
 
 impl Caching {
-    /// Creates the part of worker number `worker` of `workers`.
+    /// Creates the caching part of worker `worker`, from 0, of a vswitch with `workers` workers.
     pub(super) fn new(cache: Arc<dyn FlowCache>, lease: Duration, worker: usize, workers: usize) -> Self {
         let lease = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let (slots, recent, latched) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());

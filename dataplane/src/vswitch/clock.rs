@@ -2,8 +2,8 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Starts with the time of day and follows the monotonic clock. A later correction of the time of day would otherwise end all sessions, or
-/// keep them for hours.
+/// A clock that starts with the time of day and follows the monotonic clock. A later correction of the time of day would otherwise end all
+/// sessions, or keep them for hours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     started: Instant,

@@ -42,8 +42,8 @@ impl SteppedWorker {
         self.work.session_memory()
     }
 
-    /// Closes its ports and returns its counters. With several workers, stop calling rounds of the others, or packets that they hand over
-    /// are lost.
+    /// Closes the worker's ports and returns its counters. With several workers, stop calling rounds of the others, or packets that they
+    /// hand over are lost.
     pub fn stop(self) -> WorkerCounters {
         self.work.end()
     }

@@ -99,9 +99,9 @@ pub enum Record {
     Lost {
         /// Time in nanoseconds since 1970.
         time: u64,
-        /// The reason.
+        /// The reason why the packets were dropped.
         reason: DropReason,
-        /// Number of packets.
+        /// Number of dropped packets.
         packets: u64,
     },
     /// A session ended.
@@ -117,28 +117,28 @@ pub enum Record {
         tracepoints: u64,
         /// Number of bytes reported.
         captured: u16,
-        /// The packet's final result.
+        /// What the stream reports about the packet, with its final verdict.
         judgement: Judgement,
         /// The intended output port of a packet that policy allowed but that was lost afterwards. `None` otherwise.
         meant_for: Option<PortId>,
     },
 }
 
-/// Number of records left out because a ring was full, by kind.
+/// Numbers of sessions and packets that were not reported, because a ring was full or too many packets were under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Sessions begun.
+    /// Sessions whose begin was not reported.
     pub sessions: u64,
-    /// Packets dropped.
+    /// Dropped packets that were not reported.
     pub dropped: u64,
-    /// Sessions ended.
+    /// Sessions whose end was not reported.
     pub endings: u64,
-    /// Packets selected by tracepoints.
+    /// Packets that tracepoints selected and that were not reported.
     pub packets: u64,
 }
 
 impl LeftOut {
-    /// The sum of all kinds.
+    /// The sum of all four numbers.
     pub const fn total(self) -> u64 {
         self.sessions + self.dropped + self.endings + self.packets
     }
@@ -155,7 +155,7 @@ impl LeftOut {
     }
 }
 
-/// The counts of [`LeftOut`] in a form that one worker writes and the reader reads.
+/// The numbers of [`LeftOut`] in a form that one worker writes and the reader reads.
 #[derive(Debug, Default)]
 struct SharedLeftOut([AtomicU64; 4]);
 

@@ -27,15 +27,15 @@ pub(crate) mod field {
 
 /// Next header values of extension headers. Source: IANA "IPv6 Extension Header Types".
 pub mod extension {
-    /// Options for all routers.
+    /// Hop-by-hop options header: options for all routers on the path.
     pub const HOP_BY_HOP: u8 = 0;
-    /// Nodes to visit.
+    /// Routing header: nodes that the packet must visit.
     pub const ROUTING: u8 = 43;
-    /// Fragment header.
+    /// Fragment header: position of the packet's payload in its datagram.
     pub const FRAGMENT: u8 = 44;
     /// Authentication header (RFC 4302).
     pub const AUTHENTICATION: u8 = 51;
-    /// Options for the destination.
+    /// Destination options header: options for the destination.
     pub const DESTINATION: u8 = 60;
 }
 

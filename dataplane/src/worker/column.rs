@@ -295,17 +295,17 @@ impl Burst<'_> {
         }
     }
 
-    /// Sets the packet's kind.
+    /// Sets the kind of payload of packet `at`.
     pub(super) fn is(&mut self, at: usize, body: BodyKind) {
         self.judged[at].body = body;
     }
 
-    /// Drops the packet.
+    /// Drops packet `at` for this reason.
     pub(super) fn drop(&mut self, at: usize, reason: DropReason) {
         self.judged[at].verdict = Verdict::Drop(reason);
     }
 
-    /// Forwards the packet without policy and session.
+    /// Forwards packet `at` without policy and session.
     pub(super) fn forward(&mut self, at: usize, out: PortId) {
         self.judged[at].verdict = Verdict::Forward(out);
     }

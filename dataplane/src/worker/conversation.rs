@@ -115,7 +115,7 @@ impl Worker {
         }
     }
 
-    /// Creates the claim of a packet on a session.
+    /// Creates the [`Claim`] of a packet whose key is that of the session in this slot.
     fn claim(&self, slot: Slot, direction: Direction, ip: &Ip, wire_hash: u64) -> Claim {
         let entry = self.sessions.entry(slot);
         let forward = match (self.sessions.true_ends(slot), direction) {

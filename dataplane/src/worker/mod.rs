@@ -261,7 +261,7 @@ impl Worker {
         self.sessions.budget()
     }
 
-    /// Memory used by sessions in bytes: the peak number of sessions, and the index.
+    /// Memory in bytes: the table for the peak number of sessions, and the whole index.
     pub fn session_memory(&self) -> usize {
         self.sessions.bytes()
     }

@@ -30,7 +30,7 @@ pub(crate) struct XdpAttachment {
     open: Option<OpenQueues>,
     /// The number of queues when attaching to all of them last failed, to log that once. `None` if all are attached.
     said: Option<u32>,
-    /// A reference that counts the attachments.
+    /// A reference whose count is the number of interfaces attached to the data path, to divide the buffers among them.
     _counted: Arc<()>,
 }
 

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between attempts to lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The missed deletions of a vswitch.
+/// The port deletions that a vswitch missed while it was down, one file for each.
 #[derive(Debug)]
 pub struct Missed {
     folder: PathBuf,

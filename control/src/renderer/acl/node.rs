@@ -41,7 +41,7 @@ pub(super) struct NodeRenderer {
     bound: BTreeMap<PodName, LocalId>,
     /// The sources that the node-exit table restricts or denies.
     exit_sources: AddressSet,
-    /// Tables that do not fit, by number.
+    /// The tables that exceed a limit of the classifier, by number, each with the reason.
     refused: AHashMap<LocalId, Refusal>,
     refused_exit: Option<Refusal>,
     beside: Beside,

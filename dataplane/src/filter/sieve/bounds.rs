@@ -72,7 +72,7 @@ impl Addresses {
     }
 }
 
-/// Three sets. Every matching packet is in each of them. `ports` is `None` if the filter does not limit ports.
+/// Sets that contain every matching packet's protocol, a port and an address. `ports` is `None` if the filter does not limit ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     pub(super) kinds: Kinds,
@@ -130,7 +130,7 @@ impl Bounds {
         }
     }
 
-    /// Returns the sets of packets that are in both. For ports and addresses, the smaller set, because each end may be in another one.
+    /// Returns the bounds of packets within both. Keeps the smaller set of ports and of addresses, because each set may hold another end.
     fn and(self, other: Self) -> Self {
         let ports = match (self.ports, other.ports) {
             (Some(one), Some(other)) => Some(if one.0.len() <= other.0.len() { one } else { other }),

@@ -76,8 +76,8 @@ impl Shape {
         Self { len, numbers, checksum }
     }
 
-    /// `kind` is the first byte of the transport packet, the type of an ICMP message. Without it the packet may be an echo whose identifier
-    /// is missing too.
+    /// Returns the shape of this protocol's header. `kind` is the first byte of the transport packet, the type of an ICMP message. Without
+    /// it the packet may be an echo whose identifier is missing too.
     fn of(protocol: u8, is_v4: bool, kind: Option<u8>) -> Self {
         use icmpv4::kind::{ECHO_REPLY, ECHO_REQUEST};
         match (protocol, kind) {
@@ -202,7 +202,7 @@ pub(super) enum Addresses {
 }
 
 impl Addresses {
-    /// Creates the value. `None` if the addresses are of different families.
+    /// Creates the pair of addresses. `None` if the addresses are of different families.
     pub(super) fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
         let ends = Ends::of(&Translation { src, dst, sport: 0, dport: 0 })?;
         Some(if ends.is_v6() { Self::V6(ends.addresses_v6()) } else { Self::V4(ends.addresses_v4()) })

@@ -72,7 +72,7 @@ pub(super) fn load_program(hook: Hook, name: &str, instructions: &[Instruction],
 
 /// Loads a rejected program again and returns the last lines of the verifier's log.
 pub(super) fn refusal(hook: Hook, instructions: &[Instruction], flags: u32) -> String {
-    /// Enough for the verdict and the registers.
+    /// Number of returned lines: enough for the verdict and the registers.
     const LINES: usize = 4;
     let mut log = vec![0; LOG];
     match load(hook, "bulkhead_why", instructions, flags, &mut log) {
@@ -322,7 +322,7 @@ pub(super) fn owned(descriptor: c_long) -> io::Result<OwnedFd> {
 /// # Safety
 /// The attributes must be those of the command, with pointers to memory of the sizes that the kernel reads and writes.
 pub(super) unsafe fn bpf<A>(command: c_long, mut attributes: A) -> io::Result<c_long> {
-    /// The verifier returns `EAGAIN` if a signal is pending. libbpf tries five times too.
+    /// Maximum number of calls: the verifier returns `EAGAIN` if a signal is pending. libbpf tries five times too.
     const TRIES: u32 = 5;
     let mut tries = 0;
     loop {

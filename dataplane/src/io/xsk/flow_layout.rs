@@ -1,12 +1,12 @@
 //! The layout of the memory that a flow cache's programs and the process share.
 
-/// Offsets in a flow's key, 48 bytes.
+/// Byte offsets of the fields in a flow's key, which has 48 bytes.
 pub(super) mod key {
     /// The ingress port's slot, 4 bytes.
     pub(in crate::io::xsk) const SLOT: i16 = 0;
     /// Offset of the protocol plus 256 times the IP version, 4 bytes.
     pub(in crate::io::xsk) const KIND: i16 = 4;
-    /// Source and destination port, in network order.
+    /// Source and destination port, 2 bytes each in network order.
     pub(in crate::io::xsk) const PORTS: i16 = 8;
     /// Source address. An IPv4 address uses the first four bytes.
     pub(in crate::io::xsk) const SOURCE: i16 = 16;
@@ -14,7 +14,7 @@ pub(super) mod key {
     pub(in crate::io::xsk) const LEN: i16 = 48;
 }
 
-/// Offsets in a flow's value: 72 bytes, and 48 that only translated flows use. Numbers are in host order.
+/// Byte offsets of the fields in a flow's value: 72 bytes, and 48 that only translated flows use. Numbers are in host order.
 pub(super) mod value {
     /// The value of the ingress port's epoch cell with which the flow is valid.
     pub(in crate::io::xsk) const FROM_EPOCH: i16 = 0;
@@ -48,7 +48,7 @@ pub(super) mod value {
     /// The translated source address. An IPv4 address uses the first four bytes.
     pub(in crate::io::xsk) const SOURCE: i16 = 72;
     pub(in crate::io::xsk) const DESTINATION: i16 = 88;
-    /// The translated source and destination port, in network order.
+    /// The translated source and destination port, 2 bytes each in network order.
     pub(in crate::io::xsk) const PORTS: i16 = 104;
     /// Checksum differences for the new addresses and ports, 2 bytes each in network order: the ones' complement sum of the new words and
     /// the complements of the old ones (RFC 1624).
@@ -75,7 +75,7 @@ pub(super) mod action {
     pub(in crate::io::xsk) const BEGUN: u16 = 16;
 }
 
-/// Offsets in the cells: one array value that programs and process share, mapped into the process.
+/// Byte offsets in the cells: one array value that programs and process share, mapped into the process.
 pub(super) mod cells {
     /// tc programs only: the trunk's interface index and the number of workers, 4 bytes each.
     pub(in crate::io::xsk) const TRUNK: i32 = 0;
@@ -110,7 +110,7 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const LEN: i32 = HANDSHAKES + crate::io::HANDSHAKES.cast_signed() * 8;
 }
 
-/// Offsets of per-slot, per-core counters, 8 bytes each.
+/// Byte offsets of per-slot, per-core counters, 8 bytes each.
 pub(super) mod traffic {
     /// Packets and bytes forwarded from the port.
     pub(in crate::io::xsk) const RECEIVED: i16 = 0;

@@ -47,8 +47,7 @@ struct Shared<T> {
 unsafe impl<T: Entry> Send for Shared<T> {}
 
 impl<T: Entry> Shared<T> {
-    /// # Panics
-    /// If the ring exceeds the memory, or its size is not a power of two. Both are bugs of the kernel or the vswitch.
+    /// Creates a ring in mapped memory. Panics if the ring exceeds the memory or its size is no power of two: bugs of kernel or vswitch.
     fn new(memory: Arc<Mapping>, offsets: libc::xdp_ring_offset, size: u32) -> Self {
         assert!(size.is_power_of_two(), "the kernel rounds ring sizes up to powers of two");
         let index = |offset| Self::place::<AtomicU32>(&memory, offset, 1);
@@ -100,6 +99,8 @@ pub(super) struct Producer<T> {
 }
 
 impl<T: Entry> Producer<T> {
+    /// Creates the writing end of the ring at these offsets, which has `size` entries.
+    ///
     /// # Safety
     /// Only this end may write entries or the producer index. The reader may only read entries that are published and not consumed.
     pub(super) unsafe fn new(memory: Arc<Mapping>, offsets: libc::xdp_ring_offset, size: u32) -> Self {
@@ -158,6 +159,8 @@ pub(super) struct Consumer<T> {
 }
 
 impl<T: Entry> Consumer<T> {
+    /// Creates the reading end of the ring at these offsets, which has `size` entries.
+    ///
     /// # Safety
     /// Only this end may write the consumer index. The writer may only write entries that are consumed or were never published.
     pub(super) unsafe fn new(memory: Arc<Mapping>, offsets: libc::xdp_ring_offset, size: u32) -> Self {

@@ -38,7 +38,7 @@ pub enum UmemError {
     /// The number of chunks is out of range.
     #[error("{chunks} packet buffers are out of range; configure 1 to {MAX_CHUNKS}")]
     Chunks {
-        /// The requested number.
+        /// The requested number of chunks.
         chunks: u32,
     },
     /// The kernel cannot map the memory.
@@ -275,13 +275,13 @@ impl Frame {
         self.extent = self.extent & !(0xffff << Self::LEN) | (len as u64) << Self::LEN;
     }
 
-    /// The packet's mark, `None` for most packets. Sending, returning or [resetting](Self::reset) the frame clears it.
+    /// The mark of a packet that a tracepoint selected, else `None`. Sending, returning or [resetting](Self::reset) the frame clears it.
     #[inline]
     pub(crate) const fn mark(&self) -> Option<NonZeroU32> {
         NonZeroU32::new((self.extent >> Self::MARK) as u32)
     }
 
-    /// Returns the frame without its packet's mark.
+    /// Returns the frame with the [`mark`](Self::mark) of its packet cleared.
     pub(crate) const fn unmarked(mut self) -> Self {
         self.extent &= (1 << Self::MARK) - 1;
         self

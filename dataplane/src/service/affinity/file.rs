@@ -22,7 +22,7 @@ use super::super::lines::Lines;
 use super::{ClientAffinity, PLACES, WAYS, halves, second};
 use crate::wire::checksum::crc32c;
 
-/// Increase it with any change of the file's layout or meaning.
+/// Version of the file format. Increase it with any change of the layout or meaning.
 const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"bulkaffi";
 
@@ -88,7 +88,7 @@ impl Header {
 /// Length of the file in bytes.
 const LEN: u64 = START + (PLACES * PLACE) as u64;
 
-/// A hash that differs if another program or CPU hashes differently.
+/// Returns a hash of constant values, by which a file of a program or CPU that hashes differently is detected.
 fn proof(keys: [u64; 4]) -> u64 {
     let hasher = hasher(keys);
     let of = |client: IpAddr| {

@@ -6,7 +6,7 @@ use super::{Entry, Links, Rewrite};
 use crate::DropReason;
 use crate::wire::checksum::crc32c;
 
-/// Increase it with any change of the file's layout or meaning.
+/// Version of the file format. Increase it with any change of the layout or meaning.
 const VERSION: u32 = 3;
 /// The oldest supported version, which keeps all rewrites outside of entries.
 const OLDEST: u32 = 2;

@@ -11,7 +11,7 @@ use crate::packet::TcpFlags;
 use crate::{Decision, DropReason, PortId};
 
 impl SessionTable {
-    /// Records a forwarded packet of the session, or a refused packet. Flags must be [accepted](SessionTable::assess).
+    /// Updates the entry of a forwarded or refused packet: its time, TCP flags and class. Flags must be [accepted](SessionTable::assess).
     pub(crate) fn touch(&mut self, slot: Slot, direction: Direction, flags: Option<TcpFlags>, now: Moment) {
         let entry = &mut self.entries.records_mut()[slot as usize];
         let (old, last) = (entry.class(), entry.seen_at);

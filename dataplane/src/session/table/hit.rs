@@ -27,8 +27,8 @@ pub(crate) struct Hit {
 }
 
 impl Hit {
-    /// Counts the packet for the entry. `look` is the interval of closer looks, as a shift of the time. Also returns the bits in which this
-    /// packet's time differs from the last one's.
+    /// Returns the hit of a packet on an entry, and the XOR of its time with that of the entry's last packet. Stores the time in the entry.
+    /// Sequence numbers are due for sampling if that XOR, shifted right by `look`, is not 0.
     #[inline(always)]
     pub(super) fn of(entry: &mut Entry, leaves: PortId, look: u32, now: Moment) -> (Self, u64) {
         let past = entry.seen_at ^ now.time;

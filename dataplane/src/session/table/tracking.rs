@@ -119,8 +119,8 @@ impl SessionTable {
         }
     }
 
-    /// Whether a segment is near its sender's known position. A side that has not sent anything may also acknowledge the other side, as
-    /// when it refuses a SYN (RFC 9293 §3.10.7.3).
+    /// Whether a segment is near its sender's last recorded sequence number. A side that has not sent anything may also acknowledge the
+    /// other side, as when it refuses a SYN (RFC 9293 §3.10.7.3).
     fn is_near(&self, slot: Slot, direction: Direction, span: &SeqSpan) -> bool {
         let next = self.links.records()[slot as usize].next[at(direction)];
         let is_within = |number| next != 0 && is_within(number, next, WINDOW);
@@ -138,7 +138,7 @@ impl SessionTable {
         next == [0; 2] || span.ack.is_some_and(|ack| other != 0 && is_within(ack, other, window))
     }
 
-    /// Updates both sides' positions from a segment of the session.
+    /// Records the sender's sequence number if a segment proves it, and also the other side's if the source address cannot be forged.
     pub(crate) fn track(&mut self, slot: Slot, direction: Direction, flags: TcpFlags, evidence: &Evidence) {
         let Some(span) = evidence.span.filter(|_| !flags.has(TcpFlags::RST)) else { return };
         let is_first = self.links.records()[slot as usize].next[at(direction)] == 0;
@@ -153,7 +153,7 @@ impl SessionTable {
         }
     }
 
-    /// Sets the sender's position from the packet that creates the session.
+    /// Records both sides' sequence numbers from the packet that creates the session.
     pub(super) fn begin_tracking(&mut self, slot: Slot, new: &NewSession) {
         let Some(span) = new.span else { return };
         let next = &mut self.links.records_mut()[slot as usize].next;

@@ -36,14 +36,14 @@ use crate::{Flow, Judged, Received, Worker};
 /// Lease of flows added with a SYN-ACK, 500 ms in nanoseconds. Most short connections end within it.
 const LEASE: u64 = 500_000_000;
 
-/// The worker first asks for the handshake when this fraction of the lease (1/n) is left, before the flows ask for renewal. Only flows of
-/// established sessions are renewed, and later segments of a bulk connection cannot establish the session, because they are too far beyond
-/// the handshake.
+/// The worker first asks the cache whether the handshake has ended when this fraction of the lease (1/n) is left, before the flows ask for
+/// renewal. Only flows of established sessions are renewed, and later segments of a bulk connection cannot establish the session, because
+/// they are too far beyond the handshake.
 const ASKED_IN_LAST: u64 = 4;
 const _: () = assert!(ASKED_IN_LAST < RENEWED_IN_LAST);
 
-/// Time after the lease until the worker asks again, 250 ms in nanoseconds. A worker is never delayed so long between reading the clock and
-/// adding the flows.
+/// Time from the end of the lease until the worker asks the cache again, 250 ms in nanoseconds. A worker is never delayed so long between
+/// reading the clock and adding the flows.
 const MARGIN: u64 = 250_000_000;
 
 /// Lease and margin are at most these fractions (1/n) of the handshake timeout, so that the worker asks before it ends.
@@ -79,7 +79,7 @@ pub(super) struct Openings {
 }
 
 impl Openings {
-    /// Creates the openings of worker number `worker` of `workers`.
+    /// Creates the empty openings of worker `worker`, from 0, of a vswitch with `workers` workers.
     pub(super) fn new(worker: usize, workers: usize) -> Self {
         let each = HANDSHAKES / u32::try_from(workers).unwrap_or(HANDSHAKES).max(1);
         let first = each * u32::try_from(worker).unwrap_or(0);

@@ -11,7 +11,7 @@ const PROG_TEST_RUN: c_long = 10;
 /// Settings of a test run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::io::xsk) struct TestRun {
-    /// How often the program runs.
+    /// Number of times that the program runs.
     pub(in crate::io::xsk) repeat: u32,
     /// Whether to perform the program's action on the packets (`BPF_F_TEST_XDP_LIVE_FRAMES`).
     pub(in crate::io::xsk) live: bool,
@@ -79,7 +79,7 @@ pub(in crate::io::xsk) fn test_run_tc(
 ) -> io::Result<(u32, Vec<u8>)> {
     /// `BPF_F_TEST_SKB_CHECKSUM_COMPLETE`.
     const SUMMED: u32 = 1 << 2;
-    /// Room for an added tag.
+    /// Bytes that the program may add to the packet, such as a VLAN tag.
     const ROOM: usize = 64;
     /// `ifindex` of `struct __sk_buff`, in words. The following members are 0.
     const INTERFACE: usize = 10;

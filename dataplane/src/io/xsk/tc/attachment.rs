@@ -113,7 +113,7 @@ impl TcAttachment {
         Ok(ingress | guard.unwrap_or(false))
     }
 
-    /// Whether filters remain that links can replace.
+    /// Whether the port has filters that [`use_link`](Self::use_link) can replace by links.
     pub fn wants_links(&self) -> bool {
         self.datapath.has_links() && !(self.ingress.is_link() && self.guard.as_ref().is_none_or(Attached::is_link))
     }

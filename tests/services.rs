@@ -35,6 +35,7 @@ fn snapshot(addresses: Vec<IpAddr>) -> Snapshot {
         ingress: None,
         audit: None,
         hairpin: None,
+        hairpin_table: None,
         link: None,
     };
     Snapshot::new(1, vec![host], Vec::new(), Routes::default()).unwrap()

@@ -14,7 +14,8 @@ use bulkhead_control::pipeline::{Pipeline, UNBOUND};
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::{
-    LinkType, Outcome, Packet, PortId, PortKind, SessionConfig, Snapshot, Verdict, Worker, WorkerConfig,
+    Flow, LinkType, Outcome, Packet, PortId, PortKind, SessionConfig, SessionState, Snapshot, Verdict, Worker,
+    WorkerConfig,
 };
 
 use crate::args::PortProtocol;
@@ -178,6 +179,19 @@ pub const fn probe(src: IpAddr, dst: IpAddr, port: PortProtocol) -> Probe {
     Probe { src, dst, kind, sport: PROBE_SOURCE_PORT, dport: port.port }
 }
 
+/// Returns the flow of a pod's connection to itself through a Service, after translation.
+pub const fn hairpin_flow(address: IpAddr, port: PortProtocol) -> Flow {
+    let protocol = port.transport.number();
+    Flow { src: address, dst: address, protocol, sport: PROBE_SOURCE_PORT, dport: port.port, icmp: None }
+}
+
+/// Returns the outcome of the reply to a first packet with this outcome.
+pub fn reply_of(first: &Outcome) -> Outcome {
+    let mut reply = *first;
+    reply.session = Some(SessionState::Hit);
+    reply
+}
+
 /// The simulated vswitch of a node.
 struct Vswitch {
     tables: Arc<NodeTables>,
@@ -259,6 +273,23 @@ impl Fabric {
         let mut hops = self.walk(from, to, port)?;
         hops.retain(|hop| !hop.reply && from.node() == Some(&hop.node));
         Ok(hops)
+    }
+
+    /// Judges a connection of a pod to itself through a Service. Returns the first packet's hop and, if policy allows it, the reply's. A
+    /// client on the host network needs no vswitch to reach itself, so the hops are then those of [`Fabric::walk`].
+    ///
+    /// # Errors
+    /// If the node has no tables.
+    pub fn hairpin(&mut self, of: &End, port: PortProtocol) -> anyhow::Result<Vec<Hop>> {
+        let (End::Pod { host_network: false, .. }, Some(node)) = (of, of.node()) else {
+            return self.walk(of, of, port);
+        };
+        let vswitch = self.nodes.get(node).with_context(|| format!("no tables for node `{node}`"))?;
+        let outcome = vswitch.snapshot.judge_hairpin(hairpin_flow(of.address(), port));
+        let outcome = outcome.with_context(|| format!("node {node} has no port for {of}"))?;
+        let first = Hop { node: node.clone(), reply: false, outcome };
+        let reply = arrived(&first).then(|| Hop { reply: true, outcome: reply_of(&outcome), ..first.clone() });
+        Ok(std::iter::once(first).chain(reply).collect())
     }
 
     /// Sends a packet from end to end.

@@ -155,6 +155,7 @@ pub fn port_config(enforced_at: EnforcedAt, interface: &Interface) -> anyhow::Re
         ingress,
         audit: None,
         hairpin: interface.hairpin,
+        hairpin_table: interface.hairpin_table.map(u32::try_from).transpose()?.map(TableId),
         link: None,
     })
 }

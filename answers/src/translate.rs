@@ -113,6 +113,8 @@ pub struct Leg {
     pub port: PortProtocol,
     /// Whether only the vswitch of the client's node judges the connection, because that rewrites it.
     pub is_departure: bool,
+    /// Whether a pod connects to itself through a Service, so that only policies that judge such connections apply.
+    pub is_hairpin: bool,
 }
 
 /// How many backends policy allows.
@@ -151,16 +153,22 @@ impl Extent {
 impl Leg {
     /// Returns a leg that both ends' nodes judge.
     pub fn whole(from: &End, to: &End, port: PortProtocol) -> Self {
-        Self { from: from.clone(), to: to.clone(), port, is_departure: false }
+        Self { from: from.clone(), to: to.clone(), port, is_departure: false, is_hairpin: false }
     }
 
     fn departure(from: &End, to: &End, port: PortProtocol) -> Self {
         Self { is_departure: true, ..Self::whole(from, to, port) }
     }
 
+    fn hairpin(of: &End, port: PortProtocol) -> Self {
+        Self { is_hairpin: true, ..Self::whole(of, of, port) }
+    }
+
     /// Returns all hops in order.
     pub fn hops(&self, fabric: &mut Fabric) -> anyhow::Result<Vec<Hop>> {
-        if self.is_departure {
+        if self.is_hairpin {
+            fabric.hairpin(&self.from, self.port)
+        } else if self.is_departure {
             fabric.depart(&self.from, &self.to, self.port)
         } else {
             fabric.walk(&self.from, &self.to, self.port)

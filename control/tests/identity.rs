@@ -7,7 +7,7 @@ use crate::oracle::{Flow, Owner, State};
 use crate::random::{History, Probes, Rng, Step, history, objects, shuffled};
 use crate::vswitch::Vswitches;
 use bulkhead_classifier::Action;
-use bulkhead_control::object::IngressIsolation;
+use bulkhead_control::object::{IngressIsolation, Pod};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Engine;
 
@@ -66,6 +66,14 @@ fn identities_say_what_the_oracle_says_and_deny_for_the_reason_that_rule_lists_h
                 continue;
             }
             let probes = Probes::of(&state, false);
+            for flow in (0..FLOWS / 5).filter_map(|_| probes.flow(&mut rng)) {
+                let Owner::Pod(Pod { node: Some(node), .. }) = state.owner(flow.dst) else { continue };
+                let flow = Flow { src: flow.dst, ..flow };
+                let [expected, hairpin] = [&lists, &identities].map(|vswitches| vswitches.hairpin(node, &flow));
+                assert_eq!(hairpin, expected, "seed {seed}, step {at}: {flow:?}");
+                let denied = hairpin.is_some_and(|(action, _)| action == Action::Deny);
+                *reached.entry("hairpin denied").or_default() += u64::from(denied);
+            }
             for _ in 0..FLOWS {
                 if let Some(flow) = probes.flow(&mut rng) {
                     compare(&state, [&lists, &identities], &flow, &format!("seed {seed}, step {at}"), &mut reached);
@@ -74,7 +82,8 @@ fn identities_say_what_the_oracle_says_and_deny_for_the_reason_that_rule_lists_h
         }
     }
     println!("{reached:?}");
-    for what in ["allow", "deny", "IPv4", "IPv6", "isolated", "cluster policy", "own node", "denied beyond a node"] {
+    let rare = ["cluster policy", "own node", "denied beyond a node", "hairpin denied"];
+    for what in ["allow", "deny", "IPv4", "IPv6", "isolated"].into_iter().chain(rare) {
         assert!(reached.get(what).is_some_and(|&count| count > 200), "{what}: {reached:?}");
     }
 }

@@ -65,6 +65,9 @@ pub struct PortConfig {
     /// The origin reported for packets from the port's own address to itself, which are always allowed ("a pod always reaches itself").
     /// `None` judges them by the egress table.
     pub hairpin: Option<OriginId>,
+    /// The table that judges connections from the port's own address to itself through a Service. `None` allows them like all others to
+    /// itself.
+    pub hairpin_table: Option<TableId>,
     /// The link of a live port. `None` if packets are only judged and not forwarded, or if the port has no interface.
     pub link: Option<Link>,
 }
@@ -73,7 +76,18 @@ impl PortConfig {
     /// Returns a port without addresses, MAC address, tables and link. It is closed.
     pub fn new(name: impl Into<Arc<str>>, kind: PortKind) -> Self {
         let (name, addresses) = (name.into(), Vec::new());
-        Self { name, kind, addresses, mac: None, egress: None, ingress: None, audit: None, hairpin: None, link: None }
+        Self {
+            name,
+            kind,
+            addresses,
+            mac: None,
+            egress: None,
+            ingress: None,
+            audit: None,
+            hairpin: None,
+            hairpin_table: None,
+            link: None,
+        }
     }
 
     /// Returns the port's ingress or egress table. `None` if the port is closed.

@@ -266,7 +266,7 @@ impl Snapshot {
             if !names.insert(&port.name) {
                 return Err(SnapshotError::DuplicateName { name: port.name.clone() });
             }
-            let mut bound = port.egress.into_iter().chain(port.ingress).chain(port.audit);
+            let mut bound = [port.egress, port.ingress, port.audit, port.hairpin_table].into_iter().flatten();
             if let Some(table) = bound.find(|table| table.index() >= self.tables.len()) {
                 let tables = self.tables.len();
                 return Err(SnapshotError::UnknownTable { port: port.name.clone(), table, tables });

@@ -65,6 +65,7 @@ fn port(name: &str, kind: PortKind, addresses: &[&str], egress: TableId) -> Port
         ingress: None,
         audit: None,
         hairpin: (kind == PortKind::Pod).then_some(OriginId(9)),
+        hairpin_table: None,
         link: None,
     }
 }

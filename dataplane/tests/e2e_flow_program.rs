@@ -86,6 +86,7 @@ fn snapshot() -> Snapshot {
         ingress: None,
         audit: None,
         hairpin: None,
+        hairpin_table: None,
         link: Some(Link { mac: OWN_MAC, mtu: MTU }),
     };
     let ports = vec![pod("x/a", A_MAC, ["10.0.0.1", "fd00::1"]), pod("x/b", B_MAC, ["10.0.0.2", "fd00::2"])];

@@ -316,6 +316,7 @@ mod tests {
             ingress: None,
             audit: None,
             hairpin: None,
+            hairpin_table: None,
             link: Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 }),
         };
         let ports = vec![port("x/a", PortKind::Pod), port("uplink", PortKind::Uplink)];

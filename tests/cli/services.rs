@@ -115,6 +115,44 @@ fn a_pod_that_is_given_itself_is_told_as_a_hairpin_and_nothing_cuts_it_off() {
     assert_eq!(answer["services"][0]["verdict"], "some");
 }
 
+/// network-policy-api #343 and #390.
+#[test]
+fn a_cluster_policy_judges_a_pod_that_is_given_itself_and_a_network_policy_does_not() {
+    let policy = |kind: &str, tier: &str| match kind {
+        "NetworkPolicy" => {
+            "---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: shut, namespace: shop}, \
+             spec: {podSelector: {}, policyTypes: [Ingress, Egress]}}\n"
+                .to_owned()
+        }
+        _ => format!(
+            "---\n{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: apart}}, spec: \
+             {{tier: {tier}, priority: 1, subject: {{namespaces: {{matchLabels: {{kubernetes.io/metadata.name: shop}}}}}}, \
+             ingress: [{{action: Deny, from: [{{namespaces: {{}}}}], name: nobody}}]}}}}\n"
+        ),
+    };
+    let own = |name: &str, policies: &[(&str, &str)]| {
+        let all: String = policies.iter().map(|(kind, tier)| policy(kind, tier)).collect();
+        let services = fs::read_to_string(root().join(SERVICES)).unwrap();
+        let path = scratch(name, &(services + "\n" + &all));
+        let to = ["--from", "shop/web-1", "--to", "10.96.0.20", "--port", "80", "-o", "json"];
+        let output = bulkhead(&[&["explain", "--state", &path][..], &to].concat());
+        let answer = parsed(&String::from_utf8(output.stdout).unwrap());
+        answer["services"][0]["backends"][0].clone()
+    };
+    let admin = own("hairpin-admin.yaml", &[("ClusterNetworkPolicy", "Admin")]);
+    assert_eq!(admin["verdict"], "deny", "{admin:#}");
+    let step = &admin["walks"][0]["steps"][0];
+    assert_eq!((&step["reason"], &step["table"]), (&"policy_denied".into(), &"hairpin:shop/web-1".into()), "{step:#}");
+    assert!(step["origin"].as_str().unwrap().contains("apart"), "{step:#}");
+    let isolated = own("hairpin-isolated.yaml", &[("NetworkPolicy", "")]);
+    assert_eq!(isolated["verdict"], "allow", "{isolated:#}");
+    // The NetworkPolicy tier decides for a pod that it isolates, so Baseline does not.
+    let both = own("hairpin-both.yaml", &[("NetworkPolicy", ""), ("ClusterNetworkPolicy", "Baseline")]);
+    assert_eq!(both["verdict"], "allow", "{both:#}");
+    let baseline = own("hairpin-baseline.yaml", &[("ClusterNetworkPolicy", "Baseline")]);
+    assert_eq!(baseline["verdict"], "deny", "{baseline:#}");
+}
+
 #[test]
 fn the_far_node_judges_the_address_of_the_node_that_rewrote_an_outside_clients() {
     let with = |policy: &str, eip: &str| {

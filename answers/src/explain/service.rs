@@ -212,8 +212,8 @@ fn note(from: &End, near: &str, route: &Route) -> Option<String> {
     let by_policy = match route.source {
         Source::Kept => None,
         Source::Hairpin => Some(
-            "hairpin: the client is given itself. Its address is rewritten, so that the answer comes back through the vswitch; policy is \
-             asked about the client's own"
+            "hairpin: the client is given itself. Its address is rewritten, so that the answer comes back through the vswitch. \
+             ClusterNetworkPolicy judges the client's own address at both ends; NetworkPolicy does not apply"
                 .to_owned(),
         ),
         Source::RewrittenAfterPolicy => {

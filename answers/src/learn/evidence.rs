@@ -101,7 +101,7 @@ impl Evidence {
 
     fn take(&mut self, legs: &[Leg], flow: &ObservedFlow, workloads: &Workloads) {
         self.flows.push(flow.clone());
-        for Leg { from, to, port, is_departure } in legs {
+        for Leg { from, to, port, is_departure, is_hairpin: _ } in legs {
             let key = (from.address(), to.address(), port.transport, port.port);
             let contact = || Contact { from: from.clone(), to: to.clone(), is_departure: *is_departure };
             let known = self.contacts.entry(key).or_insert_with(contact);

@@ -112,7 +112,7 @@ fn route(
     let whole = || vec![Leg::whole(from, to, port)];
     let is_here = from.node() == Some(near);
     if is_here && from.address() == to.address() {
-        return (Source::Hairpin, whole());
+        return (Source::Hairpin, vec![Leg::hairpin(from, port)]);
     }
     if !is_rewritten {
         return (Source::Kept, whole());

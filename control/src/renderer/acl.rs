@@ -52,12 +52,14 @@ pub struct Interface {
     pub table: usize,
     /// The origin under which a pod's packets to itself are allowed. `None` for the uplink and the host.
     pub hairpin: Option<OriginId>,
+    /// The index in [`NodeTables::tables`] of the table for a pod's connections to itself through a Service. `None` if all are allowed.
+    pub hairpin_table: Option<usize>,
 }
 
 /// A compiled table with its name.
 #[derive(Clone, Debug)]
 pub struct AclTable {
-    /// `node-exit`, `node-entry`, or `local:` with the name of the first pod that uses the table.
+    /// `node-exit`, `node-entry`, `local:` with the name of the first pod that uses the table, or `hairpin:` with a pod's name.
     pub name: Arc<str>,
     /// The rules, compiled for the classifier.
     pub tables: Arc<Tables>,
@@ -94,7 +96,7 @@ pub struct NodeTables {
     pub generation: u64,
     /// The pods' interfaces, sorted by name, then the uplink's and the host's.
     pub interfaces: Arc<[Interface]>,
-    /// The tables. The last is for uplink and host: `node-exit` or `node-entry`. With identity tables, one table serves all interfaces.
+    /// The tables. The last is for uplink and host: `node-exit` or `node-entry`. With identity tables, the first serves all interfaces.
     pub tables: Vec<AclTable>,
 }
 

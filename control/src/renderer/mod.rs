@@ -5,6 +5,7 @@
 
 pub mod acl;
 pub mod contiv;
+mod hairpin;
 pub mod identity;
 pub mod mirror;
 pub mod neutron;

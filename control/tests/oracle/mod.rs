@@ -247,6 +247,18 @@ impl State {
             }
             _ => false,
         };
+        self.between(flow, (&src, &dst), own_node)
+    }
+
+    /// Judges a connection of a pod to itself through a Service, whose both addresses are the pod's. No NetworkPolicy forbids it, as for
+    /// traffic with the own node. Source: network-policy-api #343 and #390.
+    pub(crate) fn judge_hairpin(&self, flow: &Flow) -> Judgement {
+        let owner = self.owner(flow.src);
+        assert!(matches!(owner, Owner::Pod(_)) && flow.src == flow.dst, "not to be asked: {flow:?}");
+        self.between(flow, (&owner, &owner), true)
+    }
+
+    fn between(&self, flow: &Flow, (src, dst): (&Owner<'_>, &Owner<'_>), own_node: bool) -> Judgement {
         let pod = |owner: &Owner<'_>| match owner {
             Owner::Pod(pod) => Some(self.pods.get(&pod.name).unwrap()),
             _ => None,
@@ -254,8 +266,8 @@ impl State {
         let mut asked = Asked {
             state: self,
             flow,
-            src: pod(&src),
-            dst: pod(&dst),
+            src: pod(src),
+            dst: pod(dst),
             by_name: false,
             by_except: false,
             by_quarantine: false,

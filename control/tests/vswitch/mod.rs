@@ -119,6 +119,20 @@ impl Vswitches {
         self.pipelines.get(node).or_else(|| self.pipelines.get(ALL)).expect("the node is in the scope")
     }
 
+    /// The decision about a connection of a pod to itself through a Service. `None` if no table judges it, so that it is allowed.
+    ///
+    /// # Panics
+    /// If the pod's node has no interface with the address.
+    pub(crate) fn hairpin(&self, node: &Arc<str>, flow: &Flow) -> Option<(Action, Option<Origin>)> {
+        let pipeline = self.pipeline(node);
+        let tables = pipeline.node_tables(node).expect("the node has a pod");
+        let interface = tables.interfaces.iter().find(|interface| interface.addresses.contains(&flow.src));
+        let table = &tables.tables[interface.expect("the pod has an interface").hairpin_table?].tables;
+        let verdict = table.lookup(&Key::new(flow.src, flow.dst, flow.protocol, 40_000, flow.port));
+        let origin = table.deciding_rule(verdict).and_then(|rule| pipeline.origins().get(rule.origin).cloned());
+        Some((verdict.action(), origin))
+    }
+
     /// The generation of each node's tables.
     pub(crate) fn generations(&self) -> Vec<(Arc<str>, u64)> {
         let all = self.pipelines.values().flat_map(Pipeline::all_node_tables);

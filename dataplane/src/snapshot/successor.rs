@@ -38,8 +38,15 @@ impl Snapshot {
             };
             let has_same_tables = is_same_table(&alike, old.egress, new.egress)
                 && is_same_table(&alike, old.ingress, new.ingress)
-                && is_same_table(&audited_alike, old.audit, new.audit);
-            let unbound = |port: &PortConfig| PortConfig { egress: None, ingress: None, audit: None, ..port.clone() };
+                && is_same_table(&audited_alike, old.audit, new.audit)
+                && is_same_table(&Alike::default(), old.hairpin_table, new.hairpin_table);
+            let unbound = |port: &PortConfig| PortConfig {
+                egress: None,
+                ingress: None,
+                audit: None,
+                hairpin_table: None,
+                ..port.clone()
+            };
             let is_same = unbound(old) == unbound(new);
             // If the node lost an address, connections masqueraded with it must be judged again. If masquerading begins, so must
             // connections that left with a pod's address.

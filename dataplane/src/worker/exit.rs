@@ -48,7 +48,12 @@ pub(super) fn find(
         }
         let own = |address| snapshot.owner(address) == Some(out);
         if let Some(origin) = port.hairpin.filter(|_| own(src) && own(dst)) {
-            return Ok(Exit { port: out, check: Check::Hairpin(origin) });
+            let judged = port.hairpin_table.filter(|_| is_translated);
+            let check = match judged {
+                Some(table) => Check::Table(Bound { table, audit: None }),
+                None => Check::Hairpin(origin),
+            };
+            return Ok(Exit { port: out, check });
         }
     }
     let at_source = snapshot.port(in_port).and_then(|port| port.ingress);

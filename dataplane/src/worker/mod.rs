@@ -42,6 +42,7 @@ mod errors;
 mod evidence;
 mod exit;
 mod fragments;
+mod hairpin;
 mod hits;
 mod masquerade;
 mod neighbours;

@@ -150,8 +150,30 @@ impl Node<'_> {
                 end(self.snapshot, &known, of.address())
             };
             let (from, to) = (end_of(&leg.from)?, end_of(&leg.to)?);
-            let is_hairpin = from.address == to.address;
-            ((from.is_here || to.is_here) && !is_hairpin).then(|| self.walk(&from, &to, leg.port)).transpose()
+            Ok(match from.is_here || to.is_here {
+                true if leg.is_hairpin => self.hairpin(&from, leg.port),
+                true => Some(self.walk(&from, &to, leg.port)?),
+                false => None,
+            })
+        })
+    }
+
+    /// Judges a pod's connection to itself through a Service. `None` if the address belongs to no port.
+    fn hairpin(&self, of: &End, service: PortProtocol) -> Option<LiveWalk> {
+        let first = self.snapshot.judge_hairpin(fabric::hairpin_flow(of.address, service))?;
+        let not_open: Vec<NotOpen> = self.not_open(of.port).into_iter().collect();
+        let has_passed = matches!(first.verdict, Verdict::Forward(_));
+        let reply = has_passed.then(|| self.step(true, &fabric::reply_of(&first), service));
+        Some(LiveWalk {
+            from: of.name.clone(),
+            from_address: of.address,
+            to: of.name.clone(),
+            to_address: of.address,
+            verdict: if has_passed && not_open.is_empty() { "allow" } else { "deny" }.to_owned(),
+            judged_elsewhere: false,
+            seen_as: None,
+            steps: std::iter::once(self.step(false, &first, service)).chain(reply).collect(),
+            not_open,
         })
     }
 

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{AddressSet, BuildError, Rule};
+use bulkhead_classifier::{AddressSet, BuildError, Rule, Tables};
 
 use super::large::{Beside, Compiled, Owner, TableWork};
 use super::rules::{Changes, LocalId, NodeRules};
@@ -17,7 +17,7 @@ use super::{AclTable, Attachment, EnforcedAt, Interface, NodeTables, PodChanges}
 use crate::object::{Node, PodName};
 use crate::origin::Origins;
 use crate::renderer::plain::{PlainList, PlainPod};
-use crate::renderer::{Instead, Refusal};
+use crate::renderer::{Instead, Refusal, hairpin};
 
 /// A table for the interfaces of one or more pods.
 #[derive(Clone, Debug)]
@@ -47,6 +47,8 @@ pub(super) struct NodeRenderer {
     beside: Beside,
     interfaces: Arc<[Interface]>,
     local_tables: Vec<AclTable>,
+    /// The tables for connections of a pod to itself through a Service, for the pods where any is denied.
+    hairpins: BTreeMap<PodName, Arc<Tables>>,
     global: Option<Compiled>,
     generation: u64,
     /// Changes of tables and interfaces that are not yet published.
@@ -73,6 +75,7 @@ impl NodeRenderer {
             beside: Beside::new(scans),
             interfaces: Arc::default(),
             local_tables: Vec::new(),
+            hairpins: BTreeMap::new(),
             global: None,
             generation: 0,
             pending: Changes::default(),
@@ -254,13 +257,20 @@ impl NodeRenderer {
                 mac: config.mac,
                 table,
                 hairpin: Some(Origins::OWN_POD),
+                hairpin_table: None,
             });
         }
-        let exit = tables.len();
+        for interface in &mut interfaces {
+            let Attachment::Pod(name) = &interface.attachment else { continue };
+            let at = self.hairpins.keys().position(|of| of == name);
+            interface.hairpin_table = at.map(|at| tables.len() + at);
+        }
+        let exit = tables.len() + self.hairpins.len();
         for (attachment, addresses) in
             [(Attachment::Uplink, Vec::new()), (Attachment::Host, self.node_addresses.clone())]
         {
-            interfaces.push(Interface { attachment, addresses, mac: None, table: exit, hairpin: None });
+            let (hairpin, hairpin_table) = (None, None);
+            interfaces.push(Interface { attachment, addresses, mac: None, table: exit, hairpin, hairpin_table });
         }
         (self.interfaces, self.local_tables) = (interfaces.into(), tables);
     }
@@ -268,6 +278,11 @@ impl NodeRenderer {
     fn publish(&mut self) {
         let Some(global) = self.global.as_ref().map(|global| global.tables.clone()) else { return };
         let mut tables = self.local_tables.clone();
+        tables.extend(
+            self.hairpins
+                .iter()
+                .map(|(name, tables)| AclTable { name: format!("hairpin:{name}").into(), tables: tables.clone() }),
+        );
         tables.push(AclTable { name: "node-exit".into(), tables: global });
         self.generation += 1;
         self.published = Some(Arc::new(NodeTables {
@@ -277,6 +292,24 @@ impl NodeRenderer {
             interfaces: self.interfaces.clone(),
             tables,
         }));
+    }
+
+    /// Compiles the hairpin tables of these pods. Returns whether any changed.
+    fn set_hairpins(&mut self, resync: bool, pods: &PodChanges) -> bool {
+        let mut before = if resync { std::mem::take(&mut self.hairpins) } else { BTreeMap::new() };
+        let mut changed = false;
+        for (name, pod) in pods {
+            let old = before.remove(name).or_else(|| self.hairpins.remove(name));
+            let rules = pod.as_ref().and_then(|pod| hairpin::of_pod(pod));
+            let Some(rules) = rules else {
+                changed |= old.is_some();
+                continue;
+            };
+            let kept = old.filter(|old| *old.rules() == *rules);
+            changed |= kept.is_none();
+            self.hairpins.insert(name.clone(), kept.unwrap_or_else(|| hairpin::tables(rules)));
+        }
+        changed || !before.is_empty()
     }
 
     /// Returns the latest tables. `None` before the first transaction.
@@ -289,11 +322,8 @@ impl NodeRenderer {
         let node_changed = node.is_some_and(|node| self.set_node(node));
         let changes = self.rules.apply(resync, pods);
         let all = node_changed || self.generation == 0;
-        self.pending = Changes {
-            locals: changes.locals || all,
-            interfaces: changes.interfaces || all,
-            global: changes.global || all,
-        };
+        let interfaces = self.set_hairpins(resync, pods) || changes.interfaces || all;
+        self.pending = Changes { locals: changes.locals || interfaces, interfaces, global: changes.global || all };
         self.stale = node_changed;
         if !self.pending.is_empty() {
             self.compile();

@@ -158,9 +158,10 @@ pub(in crate::renderer) fn hold_against_the_tiers(mut tables_of: impl FnMut(&Tra
                 if src == dst || local == [false; 2] {
                     continue;
                 }
-                let interface = tables.interfaces.iter().find(|interface| interface.addresses.contains(&dst));
-                let table = interface.map_or(tables.tables.len() - 1, |interface| interface.table);
-                let table = &tables.tables[table].tables;
+                let mut interfaces = tables.interfaces.iter();
+                let owner = interfaces.clone().find(|interface| interface.addresses.contains(&dst));
+                let uplink = || interfaces.find(|interface| interface.attachment == Attachment::Uplink);
+                let table = &tables.tables[owner.or_else(uplink).unwrap().table].tables;
                 for port in 78..83 {
                     let egress = rules_of(src).and_then(|rules| rules.egress);
                     let ingress = rules_of(dst).and_then(|rules| rules.ingress);

@@ -37,15 +37,18 @@ use bulkhead_classifier::{Action, OriginId, ServiceSet, Tables};
 pub use self::lookups::Entry;
 use self::maps::{Decisions, Listed};
 use self::moves::Moves;
-use self::parties::{Change, Parties, Tag};
+use self::parties::{Change, Parties, Tag, tag};
 use super::acl::{AclTable, Attachment, EnforcedAt, Interface, NodeTables};
-use super::{BoxError, Renderer};
-use crate::contract::{Endpoint, ListId, TieredList, Transaction};
+use super::{BoxError, Renderer, hairpin};
+use crate::contract::{Endpoint, ListId, Peers, TieredList, Transaction};
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 
 /// Renumbering requires that more than half of the numbers, and at least this many (64 KiB), are out of use.
 const WORTH_COMPACTING: usize = 1 << 10;
+
+/// The position of the identity tables in [`NodeTables::tables`].
+const IDENTITIES: usize = 0;
 
 /// A pod of the node.
 #[derive(Debug)]
@@ -76,6 +79,8 @@ pub struct IdentityRenderer {
     endpoints: Arc<[EndpointMaps]>,
     known: Arc<[Party]>,
     interfaces: Arc<[Interface]>,
+    /// The tables for connections of a pod to itself through a Service, for the pods where any is denied.
+    hairpins: BTreeMap<PodName, Arc<Tables>>,
     published: Option<Arc<NodeTables>>,
     generation: u64,
     work: IdentityWork,
@@ -112,6 +117,7 @@ impl IdentityRenderer {
             endpoints: Arc::from([]),
             known: Arc::from([]),
             interfaces: Arc::default(),
+            hairpins: BTreeMap::new(),
             published: None,
             generation,
             work: IdentityWork::default(),
@@ -190,13 +196,37 @@ impl IdentityRenderer {
             attachment: Attachment::Pod(name.clone()),
             addresses: local.endpoint.addresses.clone(),
             mac: local.endpoint.mac,
-            table: 0,
+            table: IDENTITIES,
             hairpin: Some(Origins::OWN_POD),
+            hairpin_table: self.hairpins.keys().position(|of| of == name).map(|at| IDENTITIES + 1 + at),
         });
         let own = self.nodes.get(&self.node).cloned().unwrap_or_default();
-        let others = [(Attachment::Uplink, Vec::new()), (Attachment::Host, own)]
-            .map(|(attachment, addresses)| Interface { attachment, addresses, mac: None, table: 0, hairpin: None });
+        let others = [(Attachment::Uplink, Vec::new()), (Attachment::Host, own)].map(|(attachment, addresses)| {
+            Interface { attachment, addresses, mac: None, table: IDENTITIES, hairpin: None, hairpin_table: None }
+        });
         self.interfaces = pods.chain(others).collect();
+    }
+
+    /// Compiles the hairpin tables. Returns whether any changed.
+    fn set_hairpins(&mut self) -> bool {
+        let mut hairpins = BTreeMap::new();
+        for (name, Local { endpoint, .. }) in &self.locals {
+            let names = |peers: &Peers, address| match peers {
+                Peers::Any => true,
+                Peers::OwnNode => false,
+                Peers::Sets(sets) => {
+                    let of = self.parties.sets_of(self.identity_of(address));
+                    sets.iter().any(|&set| of.contains(&tag(set)))
+                }
+            };
+            let Some(rules) = hairpin::of_tiers(&endpoint.rules, &endpoint.addresses, names) else { continue };
+            let known = self.hairpins.get(name).filter(|known| *known.rules() == *rules).cloned();
+            hairpins.insert(name.clone(), known.unwrap_or_else(|| hairpin::tables(rules)));
+        }
+        let same = |(old, new): ((_, &Arc<Tables>), (_, &Arc<Tables>))| old.0 == new.0 && Arc::ptr_eq(old.1, new.1);
+        let changed = self.hairpins.len() != hairpins.len() || !self.hairpins.iter().zip(&hairpins).all(same);
+        self.hairpins = hairpins;
+        changed
     }
 
     fn publish(&mut self) {
@@ -214,16 +244,22 @@ impl IdentityRenderer {
             others,
             self.decisions.rules(),
         );
+        let hairpins = self
+            .hairpins
+            .iter()
+            .map(|(name, tables)| AclTable { name: format!("hairpin:{name}").into(), tables: tables.clone() });
         self.generation += 1;
         self.published = Some(Arc::new(NodeTables {
             node: self.node.clone(),
             enforced_at: EnforcedAt::Destination,
             generation: self.generation,
             interfaces: self.interfaces.clone(),
-            tables: vec![AclTable {
+            tables: std::iter::once(AclTable {
                 name: "identities".into(),
                 tables: Arc::new(Tables::of_identities(Arc::new(tables))),
-            }],
+            })
+            .chain(hairpins)
+            .collect(),
         }));
     }
 }
@@ -256,14 +292,13 @@ impl Renderer for IdentityRenderer {
         if endpoints || maps || compacted {
             self.bind();
         }
-        if endpoints || own_node {
-            self.connect();
-        }
         let first = self.published.is_none();
-        if first {
+        let moved = !Arc::ptr_eq(&before, &self.cache);
+        let hairpins = (endpoints || maps || moved) && self.set_hairpins();
+        if first || endpoints || own_node || hairpins {
             self.connect();
         }
-        if first || endpoints || maps || compacted || own_node || !Arc::ptr_eq(&before, &self.cache) {
+        if first || endpoints || maps || compacted || own_node || moved {
             self.publish();
         }
         Ok(())

@@ -104,6 +104,24 @@ pub(super) fn counter(action: RuleAction, origin: OriginId) -> String {
     format!("{action}-{}", origin.0)
 }
 
+/// The rules for a pod's connections to itself through a Service, which `matching` selects: the tiers of ClusterNetworkPolicy judge them,
+/// NetworkPolicy does not. See [`hairpin`](crate::renderer::hairpin).
+pub(super) fn hairpin(list: Option<&TieredList>, matching: &str) -> Vec<String> {
+    let mut rules = Vec::new();
+    if let Some(list) = list {
+        let tiers = tiers(list);
+        let is_isolated = tiers.contains(&Tier::NetworkPolicy);
+        for tier in tiers {
+            if tier == Tier::Admin || tier == Tier::Baseline && !is_isolated {
+                rules.push(format!("{matching} jump {}", tier_chain(list.id, tier)));
+            }
+        }
+    }
+    let own = counter(RuleAction::Accept, Origins::OWN_POD);
+    rules.push(format!("{matching} counter name \"{own}\" accept"));
+    rules
+}
+
 /// Returns the final rule for traffic that no other rule matches.
 pub(super) fn open(direction: Direction) -> String {
     format!("counter name \"{}\" accept", counter(RuleAction::Accept, Origins::not_isolated(direction)))

@@ -14,7 +14,6 @@ use super::{Change, Epoch, SetChange, Suspects, TABLE};
 use bulkhead_classifier::{AddressSet, OriginId};
 
 use crate::contract::{SetId, TierRule};
-use crate::object::RuleAction;
 use crate::origin::{Direction, Origins};
 
 const DIRECTIONS: [Direction; 2] = [Direction::Egress, Direction::Ingress];
@@ -297,10 +296,8 @@ fn workload_chain(interface: &str, workload: &Workload, direction: Direction) ->
             for address in &endpoint.addresses {
                 let family = if address.is_ipv4() { "ip" } else { "ip6" };
                 // Through a Service. Other packets of a pod to itself do not leave the pod.
-                rules.push(format!(
-                    "ct original {family} saddr {address} ct reply {family} saddr {address} counter name \"{}\" accept",
-                    rules::counter(RuleAction::Accept, Origins::OWN_POD)
-                ));
+                let hairpin = format!("ct original {family} saddr {address} ct reply {family} saddr {address}");
+                rules.extend(rules::hairpin(workload.list(direction).map(|list| &**list), &hairpin));
             }
             rules.push(match workload.list(direction) {
                 Some(list) => format!("jump {}", rules::list_chain(list.id)),

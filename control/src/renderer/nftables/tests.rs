@@ -257,3 +257,30 @@ fn names_of_chains_are_as_different_as_those_of_their_interfaces() {
     assert_eq!(workload_chain("a+b", Direction::Egress), "from-a/2bb");
     assert!(!script::is_plain("a*") && !script::is_plain("a\"b") && !script::is_plain("") && script::is_plain("a@b"));
 }
+
+#[test]
+fn cluster_policies_judge_a_pod_that_reaches_itself_through_a_service_and_network_policies_do_not() {
+    let cluster = |tier: &str| {
+        format!(
+            "---\n{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: {}}}, spec: {{tier: \
+             {tier}, priority: 1, subject: {{namespaces: {{}}}}, ingress: [{{action: Deny, from: [{{namespaces: {{}}}}]}}]}}}}\n",
+            tier.to_lowercase()
+        )
+    };
+    let own = |state: &str| {
+        let mut node = Node::new();
+        node.load(state);
+        node.interfaces(&[("veth-a", Some("server"))]);
+        let script = node.full();
+        let matching = "ct original ip saddr 10.16.1.9 ct reply ip saddr 10.16.1.9 ";
+        let rules = chain(&script, "to-veth-a").into_iter().filter_map(|rule| rule.strip_prefix(matching));
+        // Without the number of the list.
+        rules.map(|rule| rule.rsplit('-').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let accept = "1\" accept";
+    assert_eq!(own(EXAMPLE), [accept]);
+    let all = [EXAMPLE, &cluster("Admin"), &cluster("Baseline")].concat();
+    assert_eq!(own(&all), ["admin", accept], "the NetworkPolicy isolates the pod, so Baseline does not judge it");
+    let (open, _) = EXAMPLE.split_once("---\napiVersion: networking.k8s.io/v1\n").unwrap();
+    assert_eq!(own(&[open, &cluster("Baseline")].concat()), ["baseline", accept]);
+}

@@ -178,11 +178,13 @@ impl SourceRenderer {
                 mac: pod.mac,
                 table,
                 hairpin: Some(Origins::OWN_POD),
+                hairpin_table: None,
             });
         }
         let Some(global) = self.lowered.get(&SessionScope::Global) else { return };
         for (attachment, addresses) in [(Attachment::Uplink, Vec::new()), (Attachment::Host, self.grouped_at.clone())] {
-            interfaces.push(Interface { attachment, addresses, mac: None, table: tables.len(), hairpin: None });
+            let (table, hairpin, hairpin_table) = (tables.len(), None, None);
+            interfaces.push(Interface { attachment, addresses, mac: None, table, hairpin, hairpin_table });
         }
         tables.push(AclTable { name: "node-entry".into(), tables: global.clone() });
         let is_same = |published: &NodeTables| {

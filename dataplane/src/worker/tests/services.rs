@@ -173,6 +173,22 @@ fn a_pod_that_is_its_own_backend_sees_another_source() {
 }
 
 #[test]
+fn a_hairpin_table_judges_a_pod_that_is_its_own_backend_and_no_other_packet_to_itself() {
+    let mut bed = bed(&[backend("10.0.0.1", 80)]);
+    let first = bed.send(A, &to_vip(SYN));
+    assert_eq!(first.verdict, Verdict::Forward(A));
+    // A policy that denies it begins: the session ends, and no new one starts.
+    let mut ports = ports();
+    ports[A.index()].hairpin_table = Some(CLOSED);
+    let services = services(1, &[(VIP, service(&[backend("10.0.0.1", 80)]))]);
+    bed.snapshot = snapshot_of(2, ports).with_services(Some(Arc::new(services)));
+    assert_eq!(bed.verdict(A, &to_vip(ACK)), dropped(DropReason::PolicyDenied));
+    assert_eq!(bed.verdict(A, &to_vip(SYN)), dropped(DropReason::PolicyDenied));
+    let own = tcp("10.0.0.1", "10.0.0.1", 40_000, 80, SYN);
+    assert_eq!(bed.verdict(A, &own), Verdict::Forward(A), "without a Service, a pod always reaches itself");
+}
+
+#[test]
 fn a_stranger_keeps_his_address_towards_a_backend_here_and_loses_it_towards_one_elsewhere() {
     let stranger = tcp("8.8.8.8", VIP, 40_000, 8080, SYN);
     let mut here = bed(&[backend("10.0.0.1", 80)]);

@@ -42,6 +42,7 @@ impl Node {
             ingress: None,
             audit: None,
             hairpin: None,
+            hairpin_table: None,
             link: Some(Link { mac: own_mac(number), mtu: 1500 }),
         };
         let host = Ipv4Addr::new(192, 168, 0, 1);

@@ -237,7 +237,8 @@ impl Reachability {
         &self.sides
     }
 
-    /// Returns the number of a class's rule list; equal lists treat every peer alike. `None` if the class has no rules in this direction.
+    /// Returns an identifier of a class's rule list: classes with equal identifiers decide alike about every peer. `None` if the class has no
+    /// rules in this direction.
     pub fn list_number(&self, class: ClassId, direction: Direction) -> Option<u32> {
         self.class(class).list(direction).map(|list| list.0)
     }

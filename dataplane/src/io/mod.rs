@@ -96,7 +96,7 @@ pub struct CapturedPacket<'a> {
     pub link: LinkType,
     /// Name of the capturing interface. `None` if the file does not say.
     pub interface: Option<&'a Arc<str>>,
-    /// The packet's direction. `None` if the file does not say.
+    /// Whether the capturing interface received or sent the packet. `None` if the file does not say.
     pub direction: Option<Direction>,
     /// The captured bytes.
     pub data: &'a [u8],

@@ -15,7 +15,7 @@ pub(crate) struct Cached {
     pub added: u64,
     /// Number of flows that could not be added, because the kernel refused them.
     pub refused: u64,
-    /// The cache, which counts packets per rule. `None` without a cache.
+    /// The cache in the kernel, which counts packets per rule. `None` if the flow cache is off, so that workers forward all packets.
     pub cache: Option<Arc<dyn KernelFlows>>,
 }
 

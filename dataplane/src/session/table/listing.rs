@@ -41,7 +41,7 @@ pub struct SessionInfo {
 /// Selects sessions. Fields that are `None` match every session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionSelector {
-    /// Match sessions that use this port on either side.
+    /// Match sessions that enter or leave the vswitch through this port.
     pub port: Option<PortId>,
     /// Match this address on either side, or as the Service's address.
     pub address: Option<IpAddr>,

@@ -37,7 +37,7 @@ pub struct Status {
     pub generation: u64,
     /// The policy in force.
     pub policy: PolicyStatus,
-    /// Summary of the audited policies.
+    /// Policies that are audited instead of enforced, and the connections that they would have denied. Empty if all policies are enforced.
     #[serde(default)]
     pub audit: AuditStatus,
     /// Connection to the API server. `None` if the state comes from files.

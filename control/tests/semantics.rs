@@ -96,7 +96,6 @@ struct Setting {
 enum Layout {
     /// One pipeline for all nodes.
     Cluster,
-    /// One pipeline per node.
     Nodes,
     /// One pipeline per node that enforces policy at the source.
     NodesAtSource,

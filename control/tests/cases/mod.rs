@@ -200,7 +200,6 @@ pub(crate) fn asked(step: &Value, question: Question) -> Vec<Cell> {
     tables.flat_map(|(key, v6)| cells(step, &step[key], question, v6)).collect()
 }
 
-/// The names of the nodes of all steps.
 pub(crate) fn nodes_of(steps: &[Value]) -> BTreeSet<String> {
     let list = |step: &'_ Value, key: &str| step[key].as_array().cloned().unwrap_or_default();
     let mut nodes: BTreeSet<String> = BTreeSet::new();

@@ -79,7 +79,6 @@ impl Followed {
         self.sets.apply(&Transaction { resync, sets, dropped, ..Transaction::default() });
     }
 
-    /// The sets that a pod's policies name.
     fn named_sets(&self, pod: &str) -> Vec<SetId> {
         let policies = self.cache.pod_key(&name(pod)).into_iter().flat_map(|key| self.processor.policies_of(key));
         let matches =

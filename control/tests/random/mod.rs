@@ -19,10 +19,8 @@ use bulkhead_control::object::{IngressIsolation, Namespace, Object, PodName, Pol
 pub(crate) use self::rng::Rng;
 use crate::oracle::{Flow, Owner, State, number_of};
 
-/// One step of a history.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// An event from the source.
     Event(Event),
     /// A resync with the whole state, in the order of this seed.
     Resync(u64),

@@ -30,7 +30,6 @@ pub(crate) struct Neutron {
     pub(crate) page: usize,
     /// The method and path of each request that changed something.
     pub(crate) changes: Vec<String>,
-    /// The number of list requests.
     pub(crate) lists: usize,
     given: u64,
 }
@@ -90,7 +89,6 @@ impl Neutron {
         id
     }
 
-    /// Answers a request.
     pub(crate) fn handle(&mut self, method: &str, target: &str, body: &str) -> Answer {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();

@@ -52,7 +52,6 @@ impl Vswitches {
         Self { pipelines: [(ALL.into(), Pipeline::with_default_isolation(Scope::Cluster, isolation))].into() }
     }
 
-    /// One pipeline per node.
     pub(crate) fn nodes(names: &[&str]) -> Self {
         Self::nodes_where(names, IngressIsolation::ClusterDefault)
     }

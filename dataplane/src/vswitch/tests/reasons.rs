@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A port that is in no snapshot.
 const STRANGER: PortId = PortId(7);
 
-/// A step of a scene.
 enum Step {
     /// Frames arrive together.
     Send(PortId, Vec<Vec<u8>>),

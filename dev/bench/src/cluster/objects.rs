@@ -8,9 +8,7 @@ use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-/// This node's name.
 pub(super) const NODE: &str = "node-1";
-/// The network of this node's pods.
 pub(super) const POD_NETWORK: &str = "10.244.1.0/24";
 /// The namespace of the pods that probe whether a policy is in force. Only [`probing_policy`] selects pods there.
 pub(super) const PROBES: &str = "probes";

@@ -1,6 +1,5 @@
-//! Compares the pipeline's tables with the oracle, on random clusters, histories and flows.
-//!
-//! A normal run checks 1.25 million flows. `BULKHEAD_FLOW_CHECKS=100000000` checks more.
+//! Compares the pipeline's tables with the oracle, on random clusters, histories and flows. A normal run checks 1.25 million flows.
+//! `BULKHEAD_FLOW_CHECKS=100000000` checks more.
 
 #[path = "reachability/mod.rs"]
 mod reachability;

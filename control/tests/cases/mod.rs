@@ -1,7 +1,5 @@
-//! Known answers: states with truth tables, with which the pipeline and the oracle are compared.
-//!
-//! The cases are not part of the project; `BULKHEAD_CASES` names their folder. If it is absent, the tests print that and pass, but fail
-//! under CI.
+//! Known answers: states with truth tables, with which the pipeline and the oracle are compared. The cases are not part of the project;
+//! `BULKHEAD_CASES` names their folder. If it is absent, the tests print that and pass, but fail under CI.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use std::collections::{BTreeMap, BTreeSet};

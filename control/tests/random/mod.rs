@@ -1,7 +1,5 @@
 //! Random clusters and histories. Names, labels and addresses are few, so that selectors match, blocks nest, addresses move between pods
-//! and port names collide.
-//!
-//! The same seed gives the same history.
+//! and port names collide. The same seed gives the same history.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 pub(crate) mod cluster_policy;

@@ -1,5 +1,4 @@
 //! The vswitches of a cluster: judges flows with the tables that the pipelines published.
-//!
 //! ```text
 //!  source pod or node --> its node's vswitch: the destination's interface, else the uplink
 //!                              | other node                       `- local: one table, done

@@ -1,8 +1,6 @@
-//! The objects of an invented cluster, as its API server returns them.
-//!
-//! Each of fifty namespaces has ten apps and belongs to one of ten teams. A policy selects one app of its namespace and allows ingress from
-//! another app of the namespace and from an app of one team. Every third policy also restricts egress. No two pods have adjacent
-//! addresses, so a set of pods has as many intervals as pods.
+//! The objects of an invented cluster, as its API server returns them. Each of fifty namespaces has ten apps and belongs to one of ten
+//! teams. A policy selects one app of its namespace and allows ingress from another app of the namespace and from an app of one team. Every
+//! third policy also restricts egress. No two pods have adjacent addresses, so a set of pods has as many intervals as pods.
 
 use std::net::Ipv4Addr;
 

@@ -1,8 +1,7 @@
-//! Measures the control plane's promises, one line each: time (median and 99th percentile) and peak memory.
-//!
-//! `cargo bench --bench goals [-- TEXT...]` measures all lines, or those whose name contains one of the texts. Each line runs in its own
-//! process, so its peak memory is its own. A line about a command runs the program on files and reports the program's time and peak. On a
-//! busy machine, `BULKHEAD_NET=1` excludes the time in which the thread waited for a core.
+//! Measures the control plane's promises, one line each: time (median and 99th percentile) and peak memory. `cargo bench --bench goals [--
+//! TEXT...]` measures all lines, or those whose name contains one of the texts. Each line runs in its own process, so its peak memory is
+//! its own. A line about a command runs the program on files and reports the program's time and peak. On a busy machine, `BULKHEAD_NET=1`
+//! excludes the time in which the thread waited for a core.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
 
 #[path = "goals/commands.rs"]

@@ -1,7 +1,6 @@
-//! Measures a change of 10,000 elements in kernel sets, from composing the change to the kernel's acknowledgement.
-//!
-//! `cargo bench --bench nft_elements`, as root, with `nft` and `ip`, loads a node's ruleset in a network namespace, which is removed at the
-//! end. Goal: at most 20 ms. `tests/e2e_nftables.rs` tests that no packet is judged by half of a change.
+//! Measures a change of 10,000 elements in kernel sets, from composing the change to the kernel's acknowledgement. `cargo bench --bench
+//! nft_elements`, as root, with `nft` and `ip`, loads a node's ruleset in a network namespace, which is removed at the end. Goal: at most
+//! 20 ms. `tests/e2e_nftables.rs` tests that no packet is judged by half of a change.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
 
 use std::io::Write as _;

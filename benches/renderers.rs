@@ -48,11 +48,9 @@ enum Stack {
     Node,
     /// The first node, with few pods.
     SmallNode,
-    /// All nodes.
     Cluster,
 }
 
-/// Creates a renderer.
 type Make = fn() -> Box<dyn Renderer>;
 
 /// All renderers: name, stack, and how to create it.
@@ -71,7 +69,6 @@ const RENDERERS: &[(&str, Stack, Make)] = &[
     ("neutron", Stack::Cluster, || Box::new(NeutronRenderer::default())),
 ];
 
-/// Renders nothing.
 struct Nothing;
 
 impl Renderer for Nothing {

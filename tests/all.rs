@@ -1,7 +1,6 @@
-//! All integration tests in one program. Separate programs would each link the same libraries again.
-//!
-//! `cargo test --test all -- golden::` runs the tests of one file. The tests in `e2e_*.rs` run real programs through the vswitch in network
-//! namespaces; run them with `cargo xtask e2e`.
+//! All integration tests in one program. Separate programs would each link the same libraries again. `cargo test --test all -- golden::`
+//! runs the tests of one file. The tests in `e2e_*.rs` run real programs through the vswitch in network namespaces; run them with `cargo
+//! xtask e2e`.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 #[macro_use]

@@ -83,7 +83,6 @@ fn the_reference_has_every_field_that_the_program_knows_and_no_others() {
     assert!(missing.is_empty() && wrong.is_empty(), "missing {missing:?}, wrong {wrong:?}");
 }
 
-/// The fenced blocks of a text in this language.
 fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
     // Every second part is inside a fence.
     let inside = text.split("```").skip(1).step_by(2);

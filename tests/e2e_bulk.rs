@@ -25,7 +25,6 @@ fn mark(lab: &Lab, size: usize) {
 /// A packet captured at the server's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// The mark of this size.
     Mark(usize),
     /// Data of the client's connection with this source port, and its length in bytes.
     Data(u16, usize),

@@ -1,5 +1,4 @@
 //! Closed ports: their pods have no connectivity, and their packets never reach the node's kernel, which would forward them without policy.
-//!
 //! The node's kernel in these tests can forward: it has routes to the pods and knows their MAC addresses. Each test shows that this path
 //! works, so that packets on it would be detected.
 

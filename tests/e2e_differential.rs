@@ -1,5 +1,4 @@
 //! The same packets have the same verdicts with `attach: tc`, with `attach: xdp` and in a replay.
-//!
 //! ```text
 //!   seed --> policies, conversations --> sent by hand in pods, outside and on the node, attach: tc   --> arrived or not --.
 //!                                   |`-> the same frames, attach: xdp                                --> arrived or not --+--> the same?

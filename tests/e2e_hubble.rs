@@ -1,6 +1,5 @@
-//! The Hubble server with real programs: its flows equal those of `bulkhead monitor`, and slow clients delay nothing.
-//!
-//! The client is tonic's, so that an independent implementation of gRPC checks the server's messages.
+//! The Hubble server with real programs: its flows equal those of `bulkhead monitor`, and slow clients delay nothing. The client is
+//! tonic's, so that an independent implementation of gRPC checks the server's messages.
 
 use std::future::Future;
 use std::io::{self, Read, Write};

@@ -14,7 +14,6 @@ use crate::objects::{beside_a_server, deny, node, pod};
 use bulkhead_dataplane::io::in_namespace;
 use serde_json::{Value, json};
 
-/// The server's address.
 const SERVER: &str = "172.18.0.100";
 
 /// The time limit for changes, several times the longest pause between reconnects. The tests check that changes take effect, not how soon.

@@ -1,5 +1,4 @@
 //! The kernel's verdicts with rules of the nftables renderer equal the known answers and `bulkhead reach`.
-//!
 //! ```text
 //!   cluster --Pipeline, NftRenderer--> change --nft--> kernel of a router <--first packets of all pairs, written by hand
 //!           `-known answers, bulkhead reach--> expected        |

@@ -1,5 +1,4 @@
 //! The vswitch's workers, and the kernel with rules of the nftables renderer, allow the same packets.
-//!
 //! ```text
 //!   seed --> policies, connections --> written by hand in a lab's pods --> vswitch           --> arrived or not --.
 //!                                  `-> the same on a router's wires    --> kernel, nftables  --> arrived or not --+--> the same?

@@ -1,5 +1,4 @@
 //! `bulkhead run` with `dataplane: nftables`: real connections between pods on a node whose kernel routes.
-//!
 //! ```text
 //!   [ pod a: eth0 ]--[ p2                        ul0 ]--[ outside: eth0 ]
 //!   [ pod b: eth0 ]--[ p3   node: kernel, nft        ]

@@ -59,7 +59,6 @@ fn api(lab: &Lab, path: &str, query: Option<&str>) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
 
-/// The names of the metrics in an expression.
 fn metrics(expression: &str) -> BTreeSet<&str> {
     let words = expression.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     words.filter(|word| word.starts_with("bulkhead_")).collect()

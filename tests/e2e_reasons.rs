@@ -1,6 +1,5 @@
-//! Drop reasons of hand-made packets on a live node: `monitor`, `trace`, `why`, `status` and the metrics report each by the same name.
-//!
-//! The dataplane's test of every reason covers the other twelve by stepping workers: internal faults (`unjudged`, `unknown_port`,
+//! Drop reasons of hand-made packets on a live node: `monitor`, `trace`, `why`, `status` and the metrics report each by the same name. The
+//! dataplane's test of every reason covers the other twelve by stepping workers: internal faults (`unjudged`, `unknown_port`,
 //! `link_truncated`, `no_route`, `table_missing`), and full tables, shares, queues or workers.
 
 use std::collections::BTreeSet;

@@ -1,6 +1,5 @@
 //! The packets of `service_cases.json` through a live vswitch: all whose client is a pod of the node, is outside, or is the node itself and
 //! sends through its host port.
-//!
 //! ```text
 //!   case: cluster, client, destination --> the lab's addresses --> state of the running vswitch
 //!                                                             `--> 64 first packets --> pod's wire or uplink --> who gets what?

@@ -1,5 +1,4 @@
 //! The node's own processes as clients of Services. The node's card stays with its kernel, without kube-proxy and without an uplink port.
-//!
 //! ```text
 //!   [ pod client ]--[ vswitch  bh-host ]~~[ bh-node   node's kernel   card ]--[ another node, with a pod's address ]
 //!   [ pod web    ]--[                  ]    10.96.0.0/12 via 169.254.1.1 dev bh-node src 172.18.0.11

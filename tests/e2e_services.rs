@@ -47,7 +47,6 @@ fn protocol_of(port: &str) -> &'static str {
     if port.contains("UDP") { "UDP" } else { "TCP" }
 }
 
-/// An endpoint of an endpoint slice.
 struct Endpoint {
     addresses: [String; 2],
     node: String,

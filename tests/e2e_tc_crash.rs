@@ -1,7 +1,6 @@
-//! A vswitch that is killed at any moment: denied packets never pass, and the next process takes over.
-//!
-//! The node's kernel forwards by itself, so a packet that bypasses the vswitch arrives. The kills are spread over the duration of an
-//! undisturbed start and the time after it. The test prints the stage that each process reached.
+//! A vswitch that is killed at any moment: denied packets never pass, and the next process takes over. The node's kernel forwards by
+//! itself, so a packet that bypasses the vswitch arrives. The kills are spread over the duration of an undisturbed start and the time after
+//! it. The test prints the stage that each process reached.
 
 use crate::require;
 use std::collections::BTreeSet;

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use crate::lab::lasting::{PATIENCE, answers, connect, echo};
 use crate::lab::{Lab, policy};
 
-/// The number of policy changes.
 const CHANGES: u64 = 20;
 
 fn lab() -> Lab {

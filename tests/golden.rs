@@ -1,7 +1,6 @@
 //! The golden cases in `pcaps/`: the program's output equals the expected files byte for byte, and accounts for every packet. `cargo xtask
-//! golden bless` rewrites the files and shows the difference.
-//!
-//! The file `asked` of a case lists commands, one per line. The test runs each in all its output formats.
+//! golden bless` rewrites the files and shows the difference. The file `asked` of a case lists commands, one per line. The test runs each
+//! in all its output formats.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::collections::BTreeMap;

@@ -1,6 +1,5 @@
-//! The sequences of the known answers on Services, packet by packet through a worker whose Services change between steps.
-//!
-//! The resolver's own tests cover which sessions survive a change of state (10 to 12). An end-to-end test covers the restart (20).
+//! The sequences of the known answers on Services, packet by packet through a worker whose Services change between steps. The resolver's
+//! own tests cover which sessions survive a change of state (10 to 12). An end-to-end test covers the restart (20).
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 #[path = "../control/tests/services/asked.rs"]

@@ -80,7 +80,6 @@ struct Manifest {
     version: u32,
     /// Version of the program that wrote the bundle.
     program: String,
-    /// Name of the node.
     node: String,
     /// Creation time, RFC 3339.
     made: String,

@@ -22,7 +22,6 @@ pub(crate) fn write(tool: &str, rules: &[(&str, &str)], results: &[Value], out: 
     writeln!(out)
 }
 
-/// Returns a SARIF location.
 pub(crate) fn location(file: &str, line: usize) -> Value {
     json!({ "physicalLocation": { "artifactLocation": { "uri": uri(file) }, "region": { "startLine": line } } })
 }

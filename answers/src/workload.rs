@@ -201,7 +201,6 @@ pub(crate) mod tests {
         pipeline
     }
 
-    /// Returns each workload's name and pods.
     fn workloads(pods: &[&str]) -> Vec<String> {
         let workloads = Workloads::of(state(pods).cache());
         let mut told: Vec<String> = Vec::new();

@@ -1,6 +1,5 @@
-//! Writes a cluster as files in the form of `kubectl get -o yaml`, with claims and a capture of its traffic, as input for commands.
-//!
-//! The cluster has the shape described in [`super`]. Each of the ten apps of a namespace is a Deployment.
+//! Writes a cluster as files in the form of `kubectl get -o yaml`, with claims and a capture of its traffic, as input for commands. The
+//! cluster has the shape described in [`super`]. Each of the ten apps of a namespace is a Deployment.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -43,7 +43,6 @@ pub(crate) struct Shape {
 const APPS: u32 = 10;
 const TEAMS: u32 = 10;
 
-/// Returns all objects of a cluster.
 pub(crate) fn cluster(shape: Shape) -> Vec<Object> {
     let mut random = Random(0x5eed);
     let mut objects = Vec::new();
@@ -67,7 +66,6 @@ pub(crate) fn cluster(shape: Shape) -> Vec<Object> {
     objects
 }
 
-/// Returns a node's name.
 pub(crate) fn node_name(at: u32) -> Arc<str> {
     format!("node-{at}").into()
 }
@@ -76,7 +74,6 @@ fn namespace_name(at: u32) -> Arc<str> {
     format!("ns-{at}").into()
 }
 
-/// Returns a namespace that belongs to a team.
 pub(crate) fn namespace(at: u32, team: u32) -> Namespace {
     let name = namespace_name(at);
     let labels = labels(&[("team", format!("t{team}")), (NAMESPACE_NAME_LABEL, name.to_string())]);
@@ -90,7 +87,6 @@ pub(crate) fn namespace(at: u32, team: u32) -> Namespace {
     }
 }
 
-/// Returns the address of pod number `at`.
 pub(crate) fn pod_address(at: u32) -> IpAddr {
     Ipv4Addr::from(0x0a00_0001 + 2 * at).into()
 }
@@ -115,7 +111,6 @@ pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
     }
 }
 
-/// Returns policy number `at`.
 pub(crate) fn policy(shape: Shape, at: u32, random: &mut Random) -> Policy {
     let namespace = namespace_name(at % shape.namespaces);
     let in_namespace = |app: u32| {
@@ -293,7 +288,6 @@ fn labels(pairs: &[(&str, String)]) -> Labels {
 pub(crate) struct Random(pub u64);
 
 impl Random {
-    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

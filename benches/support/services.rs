@@ -9,7 +9,6 @@ use bulkhead_control::object::{
 
 use super::{labels, namespace_name, node_name, pod_address};
 
-/// Number of endpoints of a Service.
 pub(crate) const ENDPOINTS: u32 = 10;
 
 /// The first cluster address: 10.128.0.0.
@@ -35,7 +34,6 @@ fn name(at: u32) -> String {
     format!("service-{at}")
 }
 
-/// Returns Service number `at`.
 pub(crate) fn service(at: u32) -> ClusterService {
     let node_port = at.is_multiple_of(2).then(|| u16::try_from(30_000 + at / 2).unwrap());
     ClusterService {

@@ -1,9 +1,8 @@
-//! How long lists take to compile and lookups in them take: `cargo bench -p bulkhead-classifier --bench rulesets [SET...]`.
-//!
-//! Reads the ClassBench sets of the folder that `BULKHEAD_RULESETS` names, or of `shared/rulesets` beside the checkout, and
-//! adds lists that the sets have no example of. A line a list: the best of several builds in milliseconds, the best of several
-//! passes in nanoseconds per key at burst 1 and 32, bytes, and what the list was compiled to. The best, because passes are
-//! shorter than what other work on the machine takes the core for.
+//! How long lists take to compile and lookups in them take: `cargo bench -p bulkhead-classifier --bench rulesets [SET...]`. Reads the
+//! ClassBench sets of the folder that `BULKHEAD_RULESETS` names, or of `shared/rulesets` beside the checkout, and adds lists that the sets
+//! have no example of. A line a list: the best of several builds in milliseconds, the best of several passes in nanoseconds per key at
+//! burst 1 and 32, bytes, and what the list was compiled to. The best, because passes are shorter than what other work on the machine takes
+//! the core for.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people")]
 #![expect(clippy::cast_precision_loss, reason = "figures are shown with a few digits")]

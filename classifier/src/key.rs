@@ -3,8 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// IANA protocol numbers that rules often name.
-/// Source: IANA "Assigned Internet Protocol Numbers".
+/// IANA protocol numbers that rules often name. Source: IANA "Assigned Internet Protocol Numbers".
 pub mod protocol {
     /// ICMP for IPv4 (RFC 792).
     pub const ICMP: u8 = 1;

@@ -80,7 +80,6 @@ impl RuleList {
         Arc::make_mut(&mut self.parts[part])[within] = rule;
     }
 
-    /// Removes the rule at a position.
     pub(crate) fn remove(&mut self, at: usize) {
         let (part, within) = self.place(at);
         let mut rules = self.parts[part].to_vec();

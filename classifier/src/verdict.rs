@@ -30,7 +30,6 @@ impl Verdict {
     /// The verdict if no rule matches: deny. Also the initial value for the slots of a batch.
     pub const NO_MATCH: Self = Self(u32::MAX);
 
-    /// Returns the verdict of the rule at a position.
     pub(crate) const fn by(action: Action, rule: u32) -> Self {
         Self(rule << 1 | matches!(action, Action::Deny) as u32)
     }

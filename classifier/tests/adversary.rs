@@ -1,8 +1,7 @@
 //! Lookups against an adversary who writes rules and sends packets. The adversary knows the structures, the family of the hashes and the
-//! counters, and wants a lookup to cost more than the engine's bound. The tests check counters, never times.
-//!
-//! Sources: Csikor et al., "Tuple Space Explosion", CoNEXT 2019; CVE-2019-25076; Crosby and Wallach, "Denial of Service
-//! via Algorithmic Complexity Attacks", USENIX Security 2003.
+//! counters, and wants a lookup to cost more than the engine's bound. The tests check counters, never times. Sources: Csikor et al., "Tuple
+//! Space Explosion", CoNEXT 2019; CVE-2019-25076; Crosby and Wallach, "Denial of Service via Algorithmic Complexity Attacks", USENIX
+//! Security 2003.
 
 use std::net::Ipv4Addr;
 

@@ -1,7 +1,5 @@
-//! Tests rule sets and traces with known answers, and lists built to be expensive.
-//!
-//! The rule sets are not part of the project. The tests read the folder in `BULKHEAD_RULESETS`, or `shared/rulesets` beside the checkout,
-//! and print a message if it is absent.
+//! Tests rule sets and traces with known answers, and lists built to be expensive. The rule sets are not part of the project. The tests
+//! read the folder in `BULKHEAD_RULESETS`, or `shared/rulesets` beside the checkout, and print a message if it is absent.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -67,7 +67,6 @@ impl Daemon<'_> {
         exchange(self.socket, &Request::RemovePort(key), PROMPT).map(drop)
     }
 
-    /// Returns the state of a port.
     pub(super) fn check_port(&self, key: PortKey) -> Result<CheckedPort, AskError> {
         self.ask(&Request::CheckPort(key))
     }

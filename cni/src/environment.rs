@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use super::error::Error;
 
-/// A CNI command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Add,

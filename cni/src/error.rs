@@ -92,7 +92,6 @@ impl Error {
         Self::new(Code::Different, "the attachment differs from the result of ADD", what)
     }
 
-    /// Returns the error as JSON of a CNI version.
     pub(super) fn to_json(&self, version: Version) -> String {
         let written = Written {
             version: version.name().to_owned(),

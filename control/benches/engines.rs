@@ -1,7 +1,6 @@
-//! Rule lists beside identities, on one node of clusters of three sizes: memory, one event, one lookup.
-//!
-//! `cargo bench -p bulkhead-control --bench engines [-- PODS...]`: three sizes, or these. Each line is measured in a process of its own, so that its memory is its
-//! own. Both engines give the same answers to the same packets, or the bench fails.
+//! Rule lists beside identities, on one node of clusters of three sizes: memory, one event, one lookup. `cargo bench -p bulkhead-control
+//! --bench engines [-- PODS...]`: three sizes, or these. Each line is measured in a process of its own, so that its memory is its own. Both
+//! engines give the same answers to the same packets, or the bench fails.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
 
 #[path = "../../benches/support/mod.rs"]

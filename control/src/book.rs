@@ -76,17 +76,14 @@ struct Block {
 /// A part of the book that a policy uses. The book keeps the part up to date until the policy releases it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Use {
-    /// A group's addresses.
     Group(GroupId),
     /// The numbers of a port name on a group's pods.
     NamedIn(GroupId, PortName),
     /// The numbers of a port name on any pod.
     NamedAnywhere(Anywhere, PortName),
-    /// A set of fixed addresses.
     Block(Arc<AddressSet>),
     /// The addresses of the nodes that a selector matches.
     Nodes(Selector),
-    /// The quarantined addresses.
     Quarantine,
 }
 

@@ -372,7 +372,6 @@ fn any_json(rng: &mut Rng, depth: usize) -> Value {
     }
 }
 
-/// Damages the value in one place.
 fn damage(rng: &mut Rng, value: &mut Value) {
     let descend = rng.chance(85);
     match value {

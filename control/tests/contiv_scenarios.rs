@@ -1,6 +1,5 @@
 //! The unit tests of Contiv's policy plugin, as enforced by this pipeline: those of its configurator, ACL renderer, VPPTCP renderer and
 //! cache, and tests of the processor, for which Contiv had none.
-//!
 //! ```text
 //!  manifests --load_text--> objects --> pipeline of node-1 --+--> published tables: interface -> table -> lookup
 //!                                                            `--> a registered renderer: the rule lists of each pod

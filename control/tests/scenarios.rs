@@ -1,7 +1,6 @@
 //! Scenarios of NetworkPolicy: the 48 end-to-end tests of Kubernetes and fifteen recipes, each with its expectations in `scenarios/*.yaml`.
-//! The policies in these files are read like a user's file.
-//!
-//! Every step is applied to two running pipelines (one for the cluster, one per node) and to a fresh one. The oracle must agree.
+//! The policies in these files are read like a user's file. Every step is applied to two running pipelines (one for the cluster, one per
+//! node) and to a fresh one. The oracle must agree.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

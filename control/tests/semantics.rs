@@ -1,6 +1,5 @@
-//! Compares the pipeline's tables with the oracle, on random clusters, histories and flows.
-//!
-//! A normal run checks 1.25 million flows. `BULKHEAD_FLOW_CHECKS=100000000` checks more.
+//! Compares the pipeline's tables with the oracle, on random clusters, histories and flows. A normal run checks 1.25 million flows.
+//! `BULKHEAD_FLOW_CHECKS=100000000` checks more.
 
 #[path = "reachability/mod.rs"]
 mod reachability;
@@ -96,7 +95,6 @@ struct Setting {
 enum Layout {
     /// One pipeline for all nodes.
     Cluster,
-    /// One pipeline per node.
     Nodes,
     /// One pipeline per node that enforces policy at the source.
     NodesAtSource,

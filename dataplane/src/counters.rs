@@ -163,7 +163,6 @@ impl Counters {
         }
     }
 
-    /// Counts one packet by its verdict.
     #[inline]
     pub(crate) fn count(&mut self, in_port: PortId, verdict: Verdict) {
         self.received += 1;

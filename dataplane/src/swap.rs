@@ -63,12 +63,10 @@ impl<T> Publisher<T> {
         self.retired.len()
     }
 
-    /// The current value.
     pub(crate) fn current(&self) -> Arc<T> {
         self.shared.cell.load()
     }
 
-    /// Creates a reader.
     pub(crate) fn reader(&self) -> Reader<T> {
         // Nothing is published in between, because publishing needs exclusive access.
         let version = self.shared.version.load(Ordering::Acquire);

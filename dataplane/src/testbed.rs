@@ -134,7 +134,6 @@ impl Bed {
         self.send_link(in_port, LinkType::Raw, packet)
     }
 
-    /// Returns only the verdict.
     pub(crate) fn verdict(&mut self, in_port: PortId, packet: &[u8]) -> Verdict {
         self.send(in_port, packet).verdict
     }
@@ -203,7 +202,6 @@ pub(crate) const ACK: u8 = TcpFlags::ACK;
 pub(crate) const FIN: u8 = TcpFlags::FIN;
 pub(crate) const RST: u8 = TcpFlags::RST;
 
-/// Returns an Ethernet frame with this payload.
 pub(crate) fn ethernet(source: [u8; 6], ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 0xff][..], &source, &ethertype.to_be_bytes(), payload].concat()
 }

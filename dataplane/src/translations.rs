@@ -17,7 +17,6 @@ use crate::packet::Ends;
 use crate::session::Rewritten;
 use crate::wire::checksum;
 
-/// The translation of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Translated<'a> {
     /// New addresses and ports of a [plain](crate::packet::Plain) TCP or UDP packet over IPv4.

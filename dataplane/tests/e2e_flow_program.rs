@@ -1,5 +1,4 @@
 //! The XDP flow cache on real veths: compares the program's treatment of packets with a worker's verdicts.
-//!
 //! ```text
 //!   a: eth0 ------ va [ program of the cache ] vb ------ b: eth0
 //!   frames as they      | to the worker's port             what the cache has forwarded

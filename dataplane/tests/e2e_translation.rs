@@ -1,5 +1,4 @@
 //! Translated flows between the kernels of two pods: the kernels check the packets that the programs rewrite.
-//!
 //! ```text
 //!   a: eth0 ------ va [ program with the flows ] vb ------ b: eth0
 //!    asks a VIP        |                         |           serves

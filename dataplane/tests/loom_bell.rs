@@ -1,7 +1,6 @@
-//! Explores with loom all interleavings of a worker that goes to sleep and threads that ring its bell: no wake-up is lost.
-//!
-//! The model runs the code of `src/vswitch/bell.rs` with loom's types and a model of an eventfd. A real worker also wakes up after a
-//! timeout. Here it does not, so a lost wake-up blocks the model ("deadlock").
+//! Explores with loom all interleavings of a worker that goes to sleep and threads that ring its bell: no wake-up is lost. The model runs
+//! the code of `src/vswitch/bell.rs` with loom's types and a model of an eventfd. A real worker also wakes up after a timeout. Here it does
+//! not, so a lost wake-up blocks the model ("deadlock").
 
 use crate::io::Waker;
 use bell::Bell;

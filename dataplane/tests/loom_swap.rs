@@ -1,10 +1,8 @@
 //! Explores with loom all interleavings of the swap (`src/swap.rs`): generations never decrease, a reader sees a whole value or none, and
-//! only the publisher's thread frees replaced values.
-//!
-//! The model runs the production code with loom's types. It replaces `ArcSwap`, which loom cannot instrument, by a
-//! [`Cell`](crate::sync::Cell) with the same guarantee: load and exchange are atomic, and a reader counts as a holder once the exchange has
-//! returned. `src/sync.rs` tests with real threads that `ArcSwap` provides it. The cell's mutex orders more than `ArcSwap` does, so these
-//! models would not detect a weaker order of accesses to the version.
+//! only the publisher's thread frees replaced values. The model runs the production code with loom's types. It replaces `ArcSwap`, which
+//! loom cannot instrument, by a [`Cell`](crate::sync::Cell) with the same guarantee: load and exchange are atomic, and a reader counts as a
+//! holder once the exchange has returned. `src/sync.rs` tests with real threads that `ArcSwap` provides it. The cell's mutex orders more
+//! than `ArcSwap` does, so these models would not detect a weaker order of accesses to the version.
 
 #[path = "../src/swap.rs"]
 mod swap;

@@ -319,7 +319,6 @@ impl<D: Datapath> Interfaces<D> {
         self.interfaces.iter().filter(is_served).map(view).collect()
     }
 
-    /// Returns the status of each port.
     pub(super) fn statuses(&self) -> Vec<PortStatus> {
         self.interfaces.iter().map(Interface::status).collect()
     }

@@ -174,7 +174,6 @@ impl Journal {
         self.size
     }
 
-    /// Returns the journal's counters.
     pub(super) const fn counts(&self) -> &Arc<JournalCounts> {
         &self.counts
     }

@@ -42,7 +42,6 @@ pub(super) type Reply = tokio::sync::oneshot::Sender<Result<Value, Failure>>;
 pub(super) enum Question {
     /// Add a port for a container's interface.
     Add(AddPort),
-    /// Remove the port with this key.
     Remove(PortKey),
     /// Report whether the port with this key is served.
     Check(PortKey),

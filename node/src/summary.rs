@@ -132,7 +132,6 @@ impl Summary<'_> {
         named
     }
 
-    /// Writes the summary as text.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let counters = self.counters;
         let uptime = humantime::format_duration(Duration::from_secs(self.uptime.as_secs()));

@@ -99,7 +99,6 @@ fn tables(args: &Bundle) -> anyhow::Result<Vec<TableRow>> {
 struct State {
     /// The Kubernetes objects of the state, one per line.
     lines: Vec<u8>,
-    /// Settings of the state.
     settings: Settings,
     attached: Vec<(PodName, Attachment)>,
 }

@@ -144,7 +144,6 @@ impl Node {
     }
 }
 
-/// A running pod.
 pub(super) struct Pod {
     pub(super) object: Value,
     address: Ipv4Addr,

@@ -1,5 +1,4 @@
 //! A real API server with a real etcd in one of the test's namespaces, and requests to it.
-//!
 //! ```text
 //!   [ node: bulkhead ]--uplink--[ outside: kube-apiserver (TLS, RBAC) -- etcd ]
 //!                                      ^-- curl, as the cluster's administrator

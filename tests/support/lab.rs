@@ -1,5 +1,4 @@
 //! A lab: a node with pods, an outside machine and the vswitch, each in a network namespace that the test creates.
-//!
 //! ```text
 //!   [ pod: eth0 ]--[ p2                    ul0 ]--[ outside: eth0 ]
 //!   [ pod: eth0 ]--[ p3    node: bulkhead   hv ]--[ host0, in the node too ]

@@ -1,5 +1,4 @@
 //! A node on which a kubelet and containerd run real containers.
-//!
 //! ```text
 //!   [ the lab's node: its network namespace, with bulkhead                                        ]
 //!   [   the machine: a mount and a PID namespace                                                  ]

@@ -1,5 +1,4 @@
 //! Network namespaces for the tests that need root. Each test creates and removes its own.
-//!
 //! ```text
 //!   [ pod a: eth0 ] --veth-- [ node: a ... b ] --veth-- [ pod b: eth0 ]      one namespace each
 //! ```

@@ -11,7 +11,6 @@ use super::double::Neutron;
 /// The only token that the server accepts.
 pub(crate) const TOKEN: &str = "a-secret-that-nobody-may-print";
 
-/// A fault at one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The connection closes and the request has no effect.

@@ -22,7 +22,6 @@ configuration's folder. An unknown field is an error that names the line. Change
 while the vswitch runs; all other changes need a restart.
 ";
 
-/// Returns the reference as Markdown.
 pub(crate) fn reference(examples: &[&str]) -> String {
     let mut known = BTreeSet::new();
     let mut text = PREFACE.to_owned();
@@ -56,7 +55,6 @@ pub(crate) fn reference(examples: &[&str]) -> String {
     text
 }
 
-/// The paths of all fields in a reference.
 pub(crate) fn paths(reference: &str) -> BTreeSet<String> {
     let named = reference.lines().filter_map(|line| line.strip_prefix("* `").or_else(|| line.strip_prefix("  `")));
     named.filter_map(|rest| rest.split('`').next()).map(str::to_owned).collect()

@@ -1,5 +1,4 @@
 //! A node that only routes. Tests send hand-made packets from the far ends of its many veths, all in one other namespace.
-//!
 //! ```text
 //!   [ node: w0 w1 .. wN ]--veths--[ wires: e0 e1 .. eN ]
 //! ```

@@ -23,7 +23,6 @@ const MOST_MANIFEST: u64 = 1 << 24;
 /// Maximum size of a settings file in bytes. A larger file is probably not a settings file.
 const MAX_SETTINGS_LEN: u64 = 1 << 20;
 
-/// Returns the manifests of the paths that are bundles.
 fn manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<(&Path, Manifest)>> {
     let bundles = paths.iter().filter(|path| is_bundle(path));
     let manifest = |path: &PathBuf| {

@@ -11,7 +11,6 @@ use ipnet::IpNet;
 
 use super::workload::{Workload, Workloads};
 
-/// A port in a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum PortName {
     Number(u16),
@@ -34,7 +33,6 @@ pub(super) struct Rule {
     pub ports: PortNames,
 }
 
-/// A policy for one workload.
 #[derive(Clone, Debug)]
 pub(super) struct LearnedPolicy {
     pub workload: usize,
@@ -43,7 +41,6 @@ pub(super) struct LearnedPolicy {
     pub rules: BTreeMap<&'static str, Vec<Rule>>,
 }
 
-/// Returns all policies as YAML documents.
 pub(super) fn yaml(policies: &[LearnedPolicy], workloads: &Workloads) -> String {
     let mut text = String::new();
     for (at, policy) in policies.iter().enumerate() {

@@ -46,7 +46,6 @@ impl Excess {
     }
 }
 
-/// Returns the number of addresses in a range.
 fn addresses((first, last): Range) -> u128 {
     match (first, last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => u128::from(u32::from(last) - u32::from(first)) + 1,

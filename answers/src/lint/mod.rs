@@ -220,7 +220,6 @@ impl<'a> Focus<'a> {
     }
 }
 
-/// Counts the findings of one severity.
 fn count(findings: &[Finding], of: finding::Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == of).count()
 }

@@ -222,7 +222,6 @@ fn named_ports<'a>(cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec
     found
 }
 
-/// Returns the destination pods of a rule.
 pub(super) fn destinations<'a>(cache: &'a Cache, subject: &Subject<'a>, rule: &Rule<'_>) -> Vec<&'a Arc<Pod>> {
     if rule.direction == Direction::Ingress {
         return subject.pods.clone();

@@ -158,7 +158,6 @@ struct Known {
     vips: BTreeMap<IpAddr, Vec<ServiceName>>,
     /// Endpoint addresses by Service.
     endpoints: BTreeMap<ServiceName, Vec<IpAddr>>,
-    /// Addresses of all pods.
     pods: Vec<IpAddr>,
 }
 

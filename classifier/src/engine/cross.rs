@@ -32,7 +32,6 @@ pub(crate) struct Cross {
     pub(super) cells: Vec<u16>,
     /// The code of each rule, and as the last element `u32::MAX` for "no rule".
     pub(super) codes: Vec<u32>,
-    /// The number of classes of each axis.
     pub(super) classes: [usize; 4],
     /// The rules that cover each class of the four axes, by their index in `codes`. `None` if the rows are too large to keep.
     pub(super) rows: Option<Arc<[Rows; 4]>>,

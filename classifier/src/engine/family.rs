@@ -148,7 +148,6 @@ impl<A: Address> Family<A> {
         }
     }
 
-    /// Returns the cost of one lookup.
     pub(crate) fn cost<S: Simd>(&self, simd: S, packet: &Fields<A>) -> Cost {
         match &*self.matcher {
             Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },

@@ -164,7 +164,6 @@ impl<A: Address> Axes<A> {
         ]
     }
 
-    /// Returns the classes of each packet of a block.
     #[inline(always)]
     fn classes<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>) -> Classes<N> {
         let mut classes = [[0; N]; 4];

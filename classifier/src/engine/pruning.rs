@@ -258,7 +258,6 @@ impl<A: Address> Pruned<A> {
         std::iter::successors(Some(line), next).flat_map(|line| self.services[line as usize].rules())
     }
 
-    /// Returns the cost of one lookup.
     pub(crate) fn cost<S: Simd>(&self, simd: S, packet: &Fields<A>) -> Cost {
         let entries = self.list(self.line(simd, packet)).count();
         Cost { entries, ..self.worst_case() }

@@ -91,7 +91,6 @@ impl<A: Address> Segments<A> {
         decided.into_iter().find(|&code| code != u32::MAX).unwrap_or(u32::MAX)
     }
 
-    /// Returns the cost of one lookup.
     pub(crate) fn cost<S: Simd>(&self, simd: S, packet: &Fields<A>, live: &[Chunk]) -> Cost {
         let mut cost = Cost::default();
         for (Segment { axes, vectors }, live) in self.segments.iter().zip(live.chunks(CHUNKS)) {

@@ -75,7 +75,6 @@ impl Node<u128> {
         Self(std::array::from_fn(|at| u128::from(half(2 * at)) | u128::from(half(2 * at + 1)) << 64))
     }
 
-    /// Returns one separator.
     #[inline(always)]
     pub(crate) fn separator(&self, at: usize) -> u128 {
         let half = |at: usize| self.0[at / 2 % NODE] >> (at % 2 * 64);

@@ -34,7 +34,6 @@ impl Scratch {
         self.0.join(name)
     }
 
-    /// Writes a file. Returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, text).unwrap();

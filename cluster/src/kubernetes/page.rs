@@ -22,7 +22,6 @@ pub(super) struct Item {
     pub(super) version: Option<u64>,
 }
 
-/// A page of a list.
 #[derive(Default)]
 pub(super) struct Page {
     pub(super) items: Vec<Item>,
@@ -32,7 +31,6 @@ pub(super) struct Page {
     pub(super) next: Option<String>,
 }
 
-/// A line of a watch.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart at once")]
 pub(super) enum Line {
     /// The object was added or changed.

@@ -1,5 +1,4 @@
 //! A small API server over HTTP: discovery, paged lists, watches with bookmarks, and injected faults.
-//!
 //! ```text
 //!   put, delete --> objects, log of events --> list (a snapshot, in pages) | watch (the log from a version on)
 //!                                                  `--- faults: cut, late, twice, in another order, refused, nonsense

@@ -98,7 +98,6 @@ impl Named {
         self.numbers.values().map(|number| number.pods).sum()
     }
 
-    /// Returns the name's numbers, each with its set.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = (u16, SetId)> {
         self.numbers.iter().map(|(&number, entry)| (number, entry.set))
     }

@@ -69,7 +69,6 @@ impl PlainList {
 /// A pod with its addresses and plain lists: the inputs of its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlainPod {
-    /// The pod's node.
     pub(crate) node: Arc<str>,
     pub(crate) addresses: Vec<IpAddr>,
     /// Its MAC address. `None` if unknown.

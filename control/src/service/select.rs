@@ -80,7 +80,6 @@ pub(super) struct Selection<'a> {
 enum Cluster {
     /// Serving candidates that terminate, because none is ready.
     Draining,
-    /// All ready candidates.
     Ready,
     /// Ready candidates with a hint for this node.
     ForNode,

@@ -11,18 +11,15 @@ use super::path::FieldPath;
 use super::raw;
 use crate::object::Object;
 
-/// Reads a pod.
 pub(super) fn pod(value: &Value) -> Read {
     read(POD_KIND, true, value, |raw, findings| checked_pod(raw, findings).map(Object::from), fallback::pod)
 }
 
-/// Reads a namespace.
 pub(super) fn namespace(value: &Value, model: Model) -> Read {
     let build = |raw, findings: &mut Findings| checked_namespace(raw, value, model, findings);
     read("Namespace", false, value, build, |value| fallback::namespace(value, model))
 }
 
-/// Reads a node.
 pub(super) fn node(value: &Value) -> Read {
     read(NODE_KIND, false, value, |raw, findings| checked_node(raw, findings).map(Object::Node), fallback::node)
 }

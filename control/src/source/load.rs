@@ -120,7 +120,6 @@ impl Loader {
         self.errors.push(SourceError { file, document: 0, line, object, path, problem, help });
     }
 
-    /// Reads the text of one file.
     pub(super) fn read_text(&mut self, file: &Arc<str>, text: &str) {
         self.loaded.files += 1;
         let (entries, syntax) = match parse(file, text) {

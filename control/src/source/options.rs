@@ -25,8 +25,7 @@ pub enum Semantics {
     #[default]
     V1,
     /// The semantics of 2016: the namespace's annotation isolates, policies only allow ingress, and an empty list allows nothing. Policies
-    /// of `networking.k8s.io/v1` keep their meaning.
-    /// Source: Kubernetes proposal "NetworkPolicy" (2016).
+    /// of `networking.k8s.io/v1` keep their meaning. Source: Kubernetes proposal "NetworkPolicy" (2016).
     V1beta1 {
         /// The isolation of namespaces whose annotation does not set it.
         default: IngressIsolation,

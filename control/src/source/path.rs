@@ -33,7 +33,6 @@ impl FieldPath {
         Self(steps)
     }
 
-    /// Appends `rest` to this path.
     pub(super) fn join(&self, rest: &Self) -> Self {
         Self(self.0.iter().chain(&rest.0).cloned().collect())
     }

@@ -42,14 +42,12 @@ const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 const DEFAULT_AFFINITY: u32 = 10_800;
 const MAX_AFFINITY: i64 = 86_400;
 
-/// Reads a Service.
 pub(super) fn service(value: &Value) -> Read {
     let build =
         |raw, findings: &mut Findings| checked_service(raw, findings).map(|service| Object::Service(Arc::new(service)));
     read(SERVICE_KIND, true, value, build, |_| Outcome::Nothing)
 }
 
-/// Reads an endpoint slice.
 pub(super) fn slice(value: &Value) -> Read {
     let build =
         |raw, findings: &mut Findings| checked_slice(raw, findings).map(|slice| Object::EndpointSlice(Arc::new(slice)));

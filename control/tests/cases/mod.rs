@@ -1,7 +1,5 @@
-//! Known answers: states with truth tables, with which the pipeline and the oracle are compared.
-//!
-//! The cases are not part of the project; `BULKHEAD_CASES` names their folder. If it is absent, the tests print that and pass, but fail
-//! under CI.
+//! Known answers: states with truth tables, with which the pipeline and the oracle are compared. The cases are not part of the project;
+//! `BULKHEAD_CASES` names their folder. If it is absent, the tests print that and pass, but fail under CI.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -200,7 +198,6 @@ pub(crate) fn asked(step: &Value, question: Question) -> Vec<Cell> {
     tables.flat_map(|(key, v6)| cells(step, &step[key], question, v6)).collect()
 }
 
-/// The names of the nodes of all steps.
 pub(crate) fn nodes_of(steps: &[Value]) -> BTreeSet<String> {
     let list = |step: &'_ Value, key: &str| step[key].as_array().cloned().unwrap_or_default();
     let mut nodes: BTreeSet<String> = BTreeSet::new();

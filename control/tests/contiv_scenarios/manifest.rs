@@ -3,13 +3,11 @@
 use bulkhead_control::object::{Object, ObjectName};
 use bulkhead_control::source::{Strictness, load_text};
 
-/// The objects of the manifests.
 pub(crate) fn objects(manifests: &[String]) -> Vec<Object> {
     let text = manifests.join("---\n");
     load_text("scenario.yaml", &text, Strictness::Strict).unwrap_or_else(|errors| panic!("{errors}\n{text}")).objects
 }
 
-/// The object of a manifest with one object.
 pub(crate) fn object(manifest: &str) -> Object {
     let mut objects = objects(&[manifest.to_owned()]);
     assert_eq!(objects.len(), 1, "{manifest}");
@@ -35,12 +33,10 @@ pub(crate) fn pod(full_name: &str, address: &str, node: &str, labels: &str) -> S
     )
 }
 
-/// A namespace with these labels.
 pub(crate) fn namespace(name: &str, labels: &str) -> String {
     format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, labels: {{{labels}}}}}\n")
 }
 
-/// A node with one address.
 pub(crate) fn node(name: &str, address: &str) -> String {
     let status = format!("status: {{addresses: [{{type: InternalIP, address: {address}}}]}}");
     format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n{status}\n")

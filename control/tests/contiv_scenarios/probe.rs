@@ -166,7 +166,6 @@ impl Vswitch {
         self.pipeline.node_tables(NODE).expect("the first state publishes tables")
     }
 
-    /// The generation of the tables.
     pub(crate) fn generation(&self) -> u64 {
         self.tables().generation
     }

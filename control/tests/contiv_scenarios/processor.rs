@@ -1,7 +1,6 @@
-//! Tests the processor with Contiv's table of events: the pods that each event concerns, and the meaning of policies afterwards.
-//!
-//! Contiv had no tests of this layer, and most of its faults in it. These policies have rules in both directions: Contiv processed a policy
-//! with an empty list again at every event, which hid the faults.
+//! Tests the processor with Contiv's table of events: the pods that each event concerns, and the meaning of policies afterwards. Contiv had
+//! no tests of this layer, and most of its faults in it. These policies have rules in both directions: Contiv processed a policy with an
+//! empty list again at every event, which hid the faults.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -79,7 +78,6 @@ impl Followed {
         self.sets.apply(&Transaction { resync, sets, dropped, ..Transaction::default() });
     }
 
-    /// The sets that a pod's policies name.
     fn named_sets(&self, pod: &str) -> Vec<SetId> {
         let policies = self.cache.pod_key(&name(pod)).into_iter().flat_map(|key| self.processor.policies_of(key));
         let matches =

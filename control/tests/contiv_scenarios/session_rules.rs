@@ -1,7 +1,6 @@
-//! Contiv's VPPTCP renderer tests: the session rules of a policy, and the number of requests that a change costs.
-//!
-//! Contiv's tests render single deny rules, which no policy generates; the renderer's own tests have those. Here the nearest policy is
-//! used, so the final denies of its lists appear too.
+//! Contiv's VPPTCP renderer tests: the session rules of a policy, and the number of requests that a change costs. Contiv's tests render
+//! single deny rules, which no policy generates; the renderer's own tests have those. Here the nearest policy is used, so the final denies
+//! of its lists appear too.
 
 use bulkhead_classifier::Action;
 use bulkhead_control::cache::Event;

@@ -87,7 +87,6 @@ impl SessionTable {
         self.state().working = requests;
     }
 
-    /// Sets whether the pod has an application.
     pub(crate) fn set_application(&self, pod: &PodName, there: bool) {
         self.state().without.retain(|name| name != pod);
         if !there {

@@ -48,7 +48,6 @@ pub(crate) struct Flow {
     pub(crate) port: u16,
 }
 
-/// The owner of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Owner<'a> {
     Pod(&'a Pod),
@@ -145,7 +144,6 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Creates a state from these objects.
     pub(crate) fn of(objects: &[Object]) -> Self {
         let mut state = Self::default();
         for object in objects {
@@ -154,7 +152,6 @@ impl State {
         state
     }
 
-    /// Applies one event.
     pub(crate) fn apply(&mut self, event: &Event) {
         let before = self.clone();
         self.set(event);

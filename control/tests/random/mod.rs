@@ -1,7 +1,5 @@
 //! Random clusters and histories. Names, labels and addresses are few, so that selectors match, blocks nest, addresses move between pods
-//! and port names collide.
-//!
-//! The same seed gives the same history.
+//! and port names collide. The same seed gives the same history.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 pub(crate) mod cluster_policy;
@@ -19,10 +17,8 @@ use bulkhead_control::object::{IngressIsolation, Namespace, Object, PodName, Pol
 pub(crate) use self::rng::Rng;
 use crate::oracle::{Flow, Owner, State, number_of};
 
-/// One step of a history.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// An event from the source.
     Event(Event),
     /// A resync with the whole state, in the order of this seed.
     Resync(u64),

@@ -21,7 +21,6 @@ const RULES: usize = 10;
 /// Policies removed one by one per state.
 const POLICIES: usize = 3;
 
-/// A rule of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rule {
     policy: PolicyName,
@@ -50,7 +49,6 @@ fn rules(object: &Object) -> Vec<Rule> {
         .collect()
 }
 
-/// The objects without some rules and policies.
 fn without(objects: &[Object], gone: &[Rule], policies: &[PolicyName]) -> Vec<Object> {
     let stays = |policy: &PolicyName, direction, at: usize| {
         !gone.iter().any(|rule| rule.policy == *policy && rule.direction == direction && rule.at == at)

@@ -57,7 +57,6 @@ pub(crate) fn settings(rng: &mut Rng) -> Settings {
     }
 }
 
-/// The clients of connections.
 pub(crate) fn clients() -> Vec<Client> {
     [
         ("10.244.1.1", Place::Pod),
@@ -226,7 +225,6 @@ fn pod(rng: &mut Rng, name: &str) -> Pod {
     }
 }
 
-/// A batch of one to five events.
 pub(crate) fn batch(rng: &mut Rng) -> Vec<Event> {
     (0..1 + rng.below(5)).map(|_| event(rng)).collect()
 }

@@ -1,8 +1,6 @@
 //! A Neutron server for tests: security groups, rules, ports and tags with the API's checks, and an evaluator of the traffic that the
-//! groups allow.
-//!
-//! It follows the API reference ("OpenStack Networking API v2.0") and the reference server's checks. It uses none of the project's types:
-//! bodies are JSON. Like the server, it refuses unknown attributes.
+//! groups allow. It follows the API reference ("OpenStack Networking API v2.0") and the reference server's checks. It uses none of the
+//! project's types: bodies are JSON. Like the server, it refuses unknown attributes.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of this; tests may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +28,6 @@ pub(crate) struct Neutron {
     pub(crate) page: usize,
     /// The method and path of each request that changed something.
     pub(crate) changes: Vec<String>,
-    /// The number of list requests.
     pub(crate) lists: usize,
     given: u64,
 }
@@ -90,7 +87,6 @@ impl Neutron {
         id
     }
 
-    /// Answers a request.
     pub(crate) fn handle(&mut self, method: &str, target: &str, body: &str) -> Answer {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();

@@ -1,5 +1,4 @@
 //! The vswitches of a cluster: judges flows with the tables that the pipelines published.
-//!
 //! ```text
 //!  source pod or node --> its node's vswitch: the destination's interface, else the uplink
 //!                              | other node                       `- local: one table, done
@@ -52,7 +51,6 @@ impl Vswitches {
         Self { pipelines: [(ALL.into(), Pipeline::with_default_isolation(Scope::Cluster, isolation))].into() }
     }
 
-    /// One pipeline per node.
     pub(crate) fn nodes(names: &[&str]) -> Self {
         Self::nodes_where(names, IngressIsolation::ClusterDefault)
     }

@@ -144,7 +144,6 @@ fn an_end_among_addresses_comes_before_the_expression() {
     assert_eq!(only("", &[]), [false; 3]);
 }
 
-/// Returns the session key of a flow.
 fn key(flow: &Flow) -> Key {
     Key::of(flow.src, flow.dst, flow.protocol, Ports::Pair(flow.sport, flow.dport)).0
 }

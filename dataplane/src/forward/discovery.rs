@@ -82,7 +82,6 @@ impl<T> Forwarder<T> {
         Ok(())
     }
 
-    /// Queues a request.
     pub(super) fn send_request(&mut self, snapshot: &Snapshot, request: Request) {
         let Request { neighbour: NeighbourId { port, address }, to } = request;
         let message = match address {

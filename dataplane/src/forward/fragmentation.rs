@@ -71,7 +71,6 @@ impl Fragmentation {
         self.first.len
     }
 
-    /// Number of fragments.
     pub(crate) const fn count(&self) -> usize {
         1 + self.payload_len.saturating_sub(self.first_len).div_ceil(self.later_len)
     }
@@ -92,7 +91,6 @@ impl Fragmentation {
 }
 
 impl Fragment {
-    /// The fragment's IPv4 header.
     pub(crate) fn header(&self) -> &[u8] {
         &self.header.bytes[..self.header.len]
     }

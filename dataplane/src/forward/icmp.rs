@@ -176,7 +176,6 @@ impl<'a> Report<'a> {
         if self.cause == Cause::Size { ErrorClass::TooBig } else { ErrorClass::Other }
     }
 
-    /// The error's destination.
     pub(super) fn destination(&self) -> IpAddr {
         match self.addresses {
             Addresses::V4(_, sender) => sender.into(),

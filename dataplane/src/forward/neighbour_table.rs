@@ -59,7 +59,6 @@ pub(super) struct Request {
 /// What the caller must do after requesting a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Requested {
-    /// Send this request.
     Send(Request),
     /// Nothing: a request is open, or the neighbour is known.
     InProgress,
@@ -154,7 +153,6 @@ impl NeighbourTable {
         lost
     }
 
-    /// Removes all neighbours of a port.
     pub(super) fn remove_port(&mut self, port: PortId) {
         self.entries.retain(|neighbour, _| neighbour.port != port);
         self.incomplete = self.entries.values().filter(|entry| entry.mac.is_none()).count();

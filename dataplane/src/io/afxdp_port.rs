@@ -157,8 +157,7 @@ impl Ends {
     fn flush(&mut self) -> bool {
         while !self.waiting.is_empty() {
             let Self { transmit, waiting, .. } = self;
-            // The crate panics for unknown error numbers, such as that of a removed interface. Its state is only dropped
-            // afterwards.
+            // The crate panics for unknown error numbers, such as that of a removed interface. Its state is only dropped afterwards.
             match catch_unwind(AssertUnwindSafe(|| transmit.try_send(waiting, SENT_PER_CALL))) {
                 Ok(Ok(0) | Err(_)) => break,
                 Ok(Ok(_)) => {}

@@ -1,5 +1,4 @@
-//! Writes packets with their verdicts as pcapng, readable by Wireshark.
-//! Source: draft-ietf-opsawg-pcapng.
+//! Writes packets with their verdicts as pcapng, readable by Wireshark. Source: draft-ietf-opsawg-pcapng.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

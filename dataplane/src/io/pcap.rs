@@ -1,5 +1,4 @@
-//! Reads the classic pcap format: a file header, then packet records.
-//! Source: draft-ietf-opsawg-pcap.
+//! Reads the classic pcap format: a file header, then packet records. Source: draft-ietf-opsawg-pcap.
 
 use std::io::Read;
 

@@ -1,5 +1,4 @@
-//! Reads the pcapng format: sections that consist of blocks.
-//! Source: draft-ietf-opsawg-pcapng; § numbers refer to its headings.
+//! Reads the pcapng format: sections that consist of blocks. Source: draft-ietf-opsawg-pcapng; § numbers refer to its headings.
 
 use std::io::Read;
 use std::sync::Arc;

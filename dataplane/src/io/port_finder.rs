@@ -7,10 +7,9 @@
 //! 3. The source IP address belongs to a pod or the node.
 //! 4. The uplink.
 //!
-//! Without interface names and configured MAC addresses, the result is a guess, and "not spoofed" means little. The finder then learns
-//! a MAC for the pod whose IP address it first appears with, in a packet whose hop limit looks unrouted; a sender can forge both.
-//! A learned MAC that appears with a second pod's IP address belongs to a router or bridge, or a packet is forged. The finder then
-//! ignores the MAC.
+//! Without interface names and configured MAC addresses, the result is a guess, and "not spoofed" means little. The finder then learns a
+//! MAC for the pod whose IP address it first appears with, in a packet whose hop limit looks unrouted; a sender can forge both. A learned
+//! MAC that appears with a second pod's IP address belongs to a router or bridge, or a packet is forged. The finder then ignores the MAC.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

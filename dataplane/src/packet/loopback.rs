@@ -1,5 +1,4 @@
-//! BSD loopback: four bytes of address family before the packet.
-//! Source: tcpdump.org LINKTYPE_NULL and LINKTYPE_LOOP.
+//! BSD loopback: four bytes of address family before the packet. Source: tcpdump.org LINKTYPE_NULL and LINKTYPE_LOOP.
 
 use super::Network;
 use crate::DropReason;

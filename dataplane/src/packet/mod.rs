@@ -55,7 +55,6 @@ pub(crate) use transport::{Embedded, Ports, Transport};
 use crate::wire::ethernet::ethertype;
 use crate::{DropReason, Flow};
 
-/// A parsed frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parsed {
     /// The source MAC address. `None` if the link layer has none.
@@ -79,7 +78,6 @@ impl Parsed {
 /// The content of a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// ARP.
     Arp(Arp),
     /// IPv4 or IPv6.
     Ip(Ip),
@@ -239,7 +237,6 @@ pub(crate) struct Sender {
     pub(crate) is_unrouted: bool,
 }
 
-/// Reads a frame's sender.
 pub(crate) fn sender(link: LinkType, frame: &[u8], wire_len: usize) -> Sender {
     let Parsed { source_mac: mac, flow, body } = parse(link, frame, wire_len);
     let (address, is_unrouted) = match body {

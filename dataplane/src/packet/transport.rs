@@ -9,9 +9,7 @@ use crate::Flow;
 /// The parsed payload of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// A TCP segment.
     Tcp(TcpFlags),
-    /// A UDP datagram.
     Udp,
     /// An SCTP packet, with the TCP flags that correspond to its first chunk.
     Sctp(TcpFlags),

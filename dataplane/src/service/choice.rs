@@ -95,7 +95,6 @@ fn number(socket: &SocketAddr) -> u64 {
     mix(mix(high ^ SALTS[0]) ^ low) ^ mix(u64::from(socket.port()) ^ SALTS[1])
 }
 
-/// Hashes a connection with the seed.
 fn hash_of(seed: u64, flow: &Flow) -> u64 {
     let (src, dst) = (halves(flow.src), halves(flow.dst));
     let ports = u64::from(flow.sport) << 32 | u64::from(flow.dport) << 8 | u64::from(flow.protocol);

@@ -11,7 +11,6 @@ use crate::{PortId, PortKind, Routes};
 /// A client's location, relative to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
-    /// A pod of this node.
     Pod,
     /// A pod of another node. It uses the same backends as local pods, but answers of remote backends do not return through this node.
     OtherPod,

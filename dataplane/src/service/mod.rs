@@ -113,7 +113,6 @@ pub struct Services {
     /// Cluster addresses of Services. True if this node translates the address and drops its other ports, false if another proxy does.
     cluster_addresses: Arc<AHashMap<IpAddr, bool>>,
     service_cidrs: Arc<[IpNet]>,
-    /// The cluster's pod networks.
     pod_networks: AddressSet,
     /// The source addresses of connections whose source is rewritten, at most one per family.
     sources: Arc<[IpAddr]>,
@@ -284,7 +283,6 @@ impl Services {
 }
 
 impl Eligible<'_> {
-    /// Chooses the backend for a connection.
     pub(crate) fn choose(&self, services: &Services, flow: &Flow) -> Backend {
         self.list.choose(services.seed, flow)
     }

@@ -59,7 +59,6 @@ impl Places {
 }
 
 impl Bucket {
-    /// Returns the places of the bucket that have this tag.
     #[inline]
     fn with_tag(&self, tag: u16) -> Places {
         const ONES: u64 = 0x0001_0001_0001_0001;
@@ -72,7 +71,6 @@ impl Bucket {
         Places(low >> 15 | high >> 14)
     }
 
-    /// Returns the slot at a place.
     #[inline]
     const fn slot(&self, place: usize) -> Slot {
         self.slots[place % WAYS]

@@ -46,7 +46,6 @@ const LONGEST_SHORT_PERIOD: u32 = 33;
 /// How often the sequence numbers of an idle TCP session are sampled: once in 2^33 ns (8.6 s).
 const SAMPLE_PERIOD: u32 = 33;
 
-/// All sessions of one worker.
 #[derive(Debug)]
 pub(crate) struct SessionTable {
     /// Keyed at random per table, so that outsiders cannot create colliding keys.

@@ -85,7 +85,6 @@ pub(crate) enum Command {
     AddTrunk(Box<dyn Port>),
     /// Connects the port over the trunk, with the slot as the tag of its packets.
     Attach(PortId, FlowSlot),
-    /// Removes a port.
     Remove(PortId),
     /// Sends a message before the next round, which loads the snapshot again.
     Confirm(Sender<()>),

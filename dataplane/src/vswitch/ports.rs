@@ -26,7 +26,6 @@ pub(super) struct OwnPort {
 /// The path by which this worker sends packets out of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
-    /// The port is closed.
     Closed,
     /// The worker owns a queue of the port, at this index of its ports.
     Own(usize),

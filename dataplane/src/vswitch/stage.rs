@@ -197,7 +197,6 @@ impl Stage {
         self.ports.reach(id, worker);
     }
 
-    /// Adds this worker's queue of the trunk.
     pub(super) fn add_trunk(&mut self, queue: Box<dyn Port>) {
         self.ports.add_trunk(queue, &self.umem);
     }

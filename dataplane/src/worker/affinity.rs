@@ -100,7 +100,6 @@ impl Affinity {
         self.pair(halves(src), halves(dst))
     }
 
-    /// Returns the worker of a session.
     pub(crate) fn worker_of_session(&self, key: &Key, workers: usize) -> usize {
         share(self.of_session(key), workers)
     }

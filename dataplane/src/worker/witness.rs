@@ -124,7 +124,6 @@ impl Judgements<'_> {
         chosen
     }
 
-    /// Returns the dropped packets that a filter selects.
     pub(crate) fn select_dropped(&self, filter: &Filter) -> Chosen {
         let mut chosen = Chosen::NONE;
         for &at in self.misses() {

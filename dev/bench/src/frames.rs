@@ -1,6 +1,5 @@
 //! `bulkhead-bench frames`: raw frames through workers with AF_XDP sockets on the pods' interfaces (`attach: xdp`), compared with other
 //! forwarding paths on the same veths.
-//!
 //! ```text
 //!   [ gen: eth0 ]--[ hA   node: the path that is measured   hB ]--[ sink: eth0 ]     packets counted on arrival
 //!    core 0: generator          core 1: worker

@@ -1,5 +1,4 @@
 //! `bulkhead-bench pipeline`: the cost of a packet between two ports of the vswitch, without interfaces.
-//!
 //! ```text
 //!   generator --> LoopbackPort --> a worker's round: receive -> judge -> forward -> send --> LoopbackPort --> generator
 //! ```

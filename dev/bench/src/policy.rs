@@ -1,7 +1,6 @@
-//! The measured policy, as a NetworkPolicy for the vswitch and as nftables rules for the kernel.
-//!
-//! It isolates one pod, the sink. Only its last two rules allow traffic: an ipBlock each with the cluster's pods. All others name networks
-//! that send nothing, so a program that checks rules in order checks all of them.
+//! The measured policy, as a NetworkPolicy for the vswitch and as nftables rules for the kernel. It isolates one pod, the sink. Only its
+//! last two rules allow traffic: an ipBlock each with the cluster's pods. All others name networks that send nothing, so a program that
+//! checks rules in order checks all of them.
 
 use std::fmt::Write as _;
 

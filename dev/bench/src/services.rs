@@ -1,7 +1,6 @@
-//! The measured Services, as Kubernetes objects for the vswitch and as nftables rules like kube-proxy's.
-//!
-//! One Service in the middle leads to the sink, all others to pods of other nodes. kube-proxy's rules find a Service in one map, however
-//! many exist, and mark connections of its own endpoints for masquerading.
+//! The measured Services, as Kubernetes objects for the vswitch and as nftables rules like kube-proxy's. One Service in the middle leads to
+//! the sink, all others to pods of other nodes. kube-proxy's rules find a Service in one map, however many exist, and mark connections of
+//! its own endpoints for masquerading.
 
 use std::fmt::Write as _;
 

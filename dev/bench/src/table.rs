@@ -29,7 +29,6 @@ impl Goal {
     }
 }
 
-/// A line of the table.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     /// The row of the command line (`--only`).
@@ -54,7 +53,6 @@ pub(crate) struct Measured {
 }
 
 impl Line {
-    /// Returns a line with an absolute value.
     pub(crate) fn value(row: &'static str, what: &str, value: f64, unit: &'static str, goal: Goal) -> Self {
         let measured = Measured { value, unit, goal, detail: Map::new(), note: String::new() };
         Self { row, what: what.to_owned(), measured: Ok(measured) }
@@ -114,7 +112,6 @@ impl Line {
     }
 }
 
-/// Returns all lines as a JSON array.
 pub(crate) fn json(lines: &[Line]) -> Value {
     lines.iter().map(Line::json).collect()
 }

@@ -40,7 +40,6 @@ struct Bench {
     /// Another build of the program, to compare `attach: xdp` with. `None` without `--before`.
     before: Option<Program>,
     rounds: u32,
-    /// Duration of one measurement.
     time: Duration,
     /// The cores of the clients and of the servers.
     cores: [usize; 2],

@@ -1,7 +1,5 @@
-//! Compares the project's dependencies, sizes and times with `budgets.tsv`.
-//!
-//! A change that needs more raises the limit there, and its commit says why. Values that take minutes to measure are in the file for
-//! comparison by hand; cheap ones are measured here.
+//! Compares the project's dependencies, sizes and times with `budgets.tsv`. A change that needs more raises the limit there, and its commit
+//! says why. Values that take minutes to measure are in the file for comparison by hand; cheap ones are measured here.
 
 use std::collections::BTreeSet;
 use std::fs;

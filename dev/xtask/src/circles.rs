@@ -1,8 +1,6 @@
-//! Finds circles between the modules of a crate: files that use each other's items, directly or indirectly.
-//!
-//! Reads `use` trees and paths with `::` as text. A re-exported name belongs to the module that defines it, so a folder's `mod.rs` may
-//! re-export its files' items. A file below a module's folder is part of that module and may use its items. Tests are ignored: they may use
-//! everything.
+//! Finds circles between the modules of a crate: files that use each other's items, directly or indirectly. Reads `use` trees and paths
+//! with `::` as text. A re-exported name belongs to the module that defines it, so a folder's `mod.rs` may re-export its files' items. A
+//! file below a module's folder is part of that module and may use its items. Tests are ignored: they may use everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

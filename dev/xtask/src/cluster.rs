@@ -1,7 +1,6 @@
-//! Tests with a real etcd and kube-apiserver, and with a real kubelet if containerd is installed.
-//!
-//! Environment variables can name the programs. By default etcd and containerd are Debian's packages. kube-apiserver and kubelet are built
-//! once from Debian's source package, since Debian has no binary packages of them.
+//! Tests with a real etcd and kube-apiserver, and with a real kubelet if containerd is installed. Environment variables can name the
+//! programs. By default etcd and containerd are Debian's packages. kube-apiserver and kubelet are built once from Debian's source package,
+//! since Debian has no binary packages of them.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
-//! End-to-end tests: real programs through the vswitch, each test in its own network namespaces.
-//!
-//! Tests mostly wait, so several run in parallel. Tests that measure or fill the machine run alone: parallel flows on two cores would
-//! measure each other. A test that fails in parallel runs once more, alone, because a busy machine may exceed its time limits. The second
-//! result counts.
+//! End-to-end tests: real programs through the vswitch, each test in its own network namespaces. Tests mostly wait, so several run in
+//! parallel. Tests that measure or fill the machine run alone: parallel flows on two cores would measure each other. A test that fails in
+//! parallel runs once more, alone, because a busy machine may exceed its time limits. The second result counts.
 
 use crate::step::tests;
 

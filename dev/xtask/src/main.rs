@@ -1,6 +1,5 @@
-//! The project's tasks: `cargo xtask VERB`. CI runs `full`.
-//!
-//! A Rust program instead of a justfile: contributors have cargo already and need to install nothing else.
+//! The project's tasks: `cargo xtask VERB`. CI runs `full`. A Rust program instead of a justfile: contributors have cargo already and need
+//! to install nothing else.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task runner talks to the terminal")]
 
 mod budget;

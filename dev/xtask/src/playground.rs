@@ -1,5 +1,4 @@
 //! The playground: a web page that contains the whole program and works offline (docs/playground.md).
-//!
 //! ```text
 //!   the program --wasm32-wasip1--> bulkhead.wasm --gzip, base64--.
 //!   dev/playground/page.{html,css,js}, wasi.js, pcaps, examples ------+--> target/playground/index.html --> golden cases under node

@@ -1,7 +1,5 @@
-//! Finds phrases in comments, strings and documents that readers must guess at, and prints what to write instead.
-//!
-//! The table lists what this project wrote too often. A text without these phrases can still be unclear: read each sentence without its
-//! code.
+//! Finds phrases in comments, strings and documents that readers must guess at, and prints what to write instead. The table lists what this
+//! project wrote too often. A text without these phrases can still be unclear: read each sentence without its code.
 
 use std::fs;
 use std::process::Command;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// A command with its arguments.
 pub(crate) struct Step(Command, String);
 
 pub(crate) fn cargo(args: &[&str]) -> Step {
@@ -92,7 +91,6 @@ impl Step {
     }
 }
 
-/// A running command.
 pub(crate) struct Running {
     child: Child,
     words: String,

@@ -50,7 +50,6 @@ impl AuditFile {
         Self { path: folder.join(format!("audit-{name}.gz")), node: node.clone() }
     }
 
-    /// Returns the file's path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

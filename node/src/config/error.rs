@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// One error in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigError {
     /// The path of the configuration file.
@@ -31,7 +30,6 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// All errors of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub(crate) struct ConfigErrors(pub Vec<ConfigError>);

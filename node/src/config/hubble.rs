@@ -42,7 +42,6 @@ struct WrittenTls {
 /// The address of the Hubble server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum HubbleConfig {
-    /// The server is off.
     #[default]
     Off,
     /// A Unix socket, which only the process's user may open.

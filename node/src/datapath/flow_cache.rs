@@ -30,7 +30,6 @@ impl Cached {
         self.ports.get(name).copied().unwrap_or_default()
     }
 
-    /// Returns the number of packets that the cache forwarded.
     pub(crate) fn forwarded(&self) -> u64 {
         self.ports.values().map(|traffic| traffic.received).sum()
     }

@@ -283,7 +283,6 @@ mod tests {
         Filters::new(&GetFlowsRequest { whitelist, blacklist, ..GetFlowsRequest::default() }).unwrap().select(flow)
     }
 
-    /// Returns a filter with one field.
     fn with(change: impl FnOnce(&mut FlowFilter)) -> FlowFilter {
         let mut filter = FlowFilter::default();
         change(&mut filter);

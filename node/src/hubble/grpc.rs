@@ -49,7 +49,6 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// Creates a status.
     pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }

@@ -10,7 +10,6 @@ use bulkhead_observe::hubble::observer::GetFlowsRequest;
 /// An item of the stream to a `GetFlows` client.
 #[derive(Clone, Debug)]
 pub(crate) enum Observed {
-    /// A selected flow.
     Flow(Arc<Flow>),
     /// The number of flows that the client missed, and where they were lost.
     Lost(LostEventSource, u64),

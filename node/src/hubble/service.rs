@@ -240,7 +240,6 @@ fn decode<T: Message + Default>(bytes: &[u8]) -> Result<T, Status> {
     T::decode(bytes).map_err(invalid)
 }
 
-/// Returns the status for an invalid request.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn invalid(error: impl ToString) -> Status {
     Status::new(Code::InvalidArgument, error.to_string())

@@ -26,7 +26,6 @@ impl World {
     }
 }
 
-/// A simulated attachment.
 struct FakeAttachment {
     index: u32,
     name: String,

@@ -10,7 +10,6 @@ use super::{Summary, dropped};
 use crate::capture::CaptureCounters;
 
 impl Summary<'_> {
-    /// Returns the summary as one JSON object.
     pub(crate) fn json(&self) -> Value {
         let ports: Map<String, Value> = self
             .ports()

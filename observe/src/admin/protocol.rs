@@ -32,7 +32,6 @@ pub use status::{
 
 pub use watching::{Monitor, Trace, WatchedPort, Watching};
 
-/// Version of the protocol.
 pub(super) const VERSION: u64 = 1;
 
 /// A request to the vswitch.

@@ -98,11 +98,9 @@ impl Layout {
     }
 }
 
-/// The header of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileHead {
     pub(super) layout: Layout,
-    /// Name of the node.
     pub(super) node: String,
     /// Time of the journal's creation, in nanoseconds since 1970.
     pub(super) made: u64,
@@ -184,7 +182,6 @@ pub(super) fn last_alive(file: &[u8]) -> Option<u64> {
     (u64_at(file, ALIVE + 8) == !time).then_some(time)
 }
 
-/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentHead {
     /// Number of the segment since the journal's creation, from 1.
@@ -218,7 +215,6 @@ pub(super) fn sequence_of(segment: &[u8]) -> Option<u64> {
     (segment.len() >= SEGMENT_HEAD).then(|| u64_at(segment, 8))
 }
 
-/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -252,7 +248,6 @@ pub(super) struct Run {
     pub(super) alive: Option<u64>,
 }
 
-/// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
     /// Length of the payload in bytes.

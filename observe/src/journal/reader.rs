@@ -63,7 +63,6 @@ pub(super) struct Place {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     pub(super) place: Place,
-    /// Sequence number of the segment.
     pub(super) sequence: u64,
     pub(super) kind: u8,
     pub(super) time: u64,

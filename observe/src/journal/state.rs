@@ -155,7 +155,6 @@ pub(super) fn pack(number: u64, lines: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some((0..).zip(packed.chunks(PART)).map(payload).collect())
 }
 
-/// A part of a change.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part<'a> {
     pub(super) number: u64,

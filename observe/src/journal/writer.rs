@@ -75,7 +75,6 @@ impl<M: Memory> Writer<M> {
         Ok((writer, Some(found)))
     }
 
-    /// Returns the memory that the writer writes to.
     pub(super) fn memory(&self) -> &M {
         &self.memory
     }

@@ -15,7 +15,6 @@ const PAGE: usize = 10;
 /// What the user has chosen by keys and arguments.
 #[derive(Clone, Debug)]
 pub(super) struct Choices {
-    /// Order of the ports.
     pub(super) order: PortOrder,
     /// Text that the names of shown ports contain.
     pub(super) filter: String,

@@ -14,7 +14,6 @@ pub(super) use tracker::Tracker;
 /// The vswitch's activity in an interval, and its totals. Rates are per second, `None` (null in JSON) if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Picture {
-    /// Name of the node.
     pub(super) node: String,
     /// State as in `bulkhead status`: `ready`, `starting`, ...
     pub(super) condition: Condition,
@@ -49,13 +48,9 @@ pub(super) struct Picture {
 /// Traffic of a port, or of all ports, per second. A rate is `None` if the interval is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Traffic {
-    /// Packets received.
     pub(super) packets_in: Option<f64>,
-    /// Packets sent.
     pub(super) packets_out: Option<f64>,
-    /// Bits received.
     pub(super) bits_in: Option<f64>,
-    /// Bits sent.
     pub(super) bits_out: Option<f64>,
     /// Packets dropped. For a port, those it received: dropped when judged, by `slow_path` limits, or because they bypassed the vswitch.
     pub(super) dropped: Option<f64>,
@@ -103,11 +98,9 @@ impl Counted {
 /// Use of the session table. Rates are per second, `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct SessionRates {
-    /// Sessions in use.
     pub(super) used: u64,
     /// Maximum number of sessions.
     pub(super) capacity: u64,
-    /// Sessions created.
     pub(super) created: Option<f64>,
     /// Sessions refused because the table was full.
     pub(super) refused: Option<f64>,
@@ -131,7 +124,6 @@ pub(super) struct WorkerRates {
     pub(super) received: Option<f64>,
     /// Packets that this worker judged, whichever worker received them.
     pub(super) judged: Option<f64>,
-    /// Packets that the worker dropped.
     pub(super) dropped: Option<f64>,
     /// Working time in nanoseconds per received or judged packet, whichever are more. `None` without packets.
     pub(super) ns_per_packet: Option<f64>,

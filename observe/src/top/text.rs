@@ -35,12 +35,10 @@ impl Style {
         Self { fg: None, bg: None, is_bold: false, is_underlined: false }
     }
 
-    /// Returns this style with a foreground colour.
     pub(super) const fn fg(self, colour: Color) -> Self {
         Self { fg: Some(colour), ..self }
     }
 
-    /// Returns this style with a background colour.
     pub(super) const fn bg(self, colour: Color) -> Self {
         Self { bg: Some(colour), ..self }
     }

@@ -77,7 +77,6 @@ struct Now {
 
 type Attached = BTreeMap<PodName, Attachment>;
 
-/// The ends of the connection.
 struct Ends {
     pods: BTreeSet<PodName>,
     namespaces: BTreeSet<String>,

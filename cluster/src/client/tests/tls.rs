@@ -51,7 +51,6 @@ impl<'a> Authority<'a> {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Issues a certificate for this name. Returns it with its key.
     fn issue(&self, name: &str, subject: &str) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
         let [ca, ca_key] = ["crt", "key"].map(|end| self.scratch.path(&format!("{}.{end}", self.name)));
         let (ca, ca_key) = (ca.to_str().unwrap(), ca_key.to_str().unwrap());

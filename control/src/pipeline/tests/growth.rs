@@ -1,6 +1,5 @@
-//! The pipeline's memory depends on the present state, not on the number of past events.
-//!
-//! The long test prints the memory of the process as it runs: `cargo xtask growth [EVENTS]`.
+//! The pipeline's memory depends on the present state, not on the number of past events. The long test prints the memory of the process as
+//! it runs: `cargo xtask growth [EVENTS]`.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;

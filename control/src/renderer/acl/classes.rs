@@ -70,7 +70,6 @@ impl Classes {
         self.allowances.len() + self.sources.len()
     }
 
-    /// Returns the source addresses of all classes.
     pub(super) fn sources(&self) -> AddressSet {
         self.all.iter().fold(AddressSet::default(), |all, class| all.union(&class.sources))
     }

@@ -186,7 +186,6 @@ fn intervals(rules: &[Rule]) -> usize {
 pub(super) enum Owner {
     /// The uplink and the host, which share the node-exit table.
     Exit,
-    /// The interface of this pod.
     Pod(PodName),
 }
 

@@ -27,7 +27,6 @@ struct Local {
     ingress: Option<Arc<PlainList>>,
 }
 
-/// The renderer of one node.
 #[derive(Debug)]
 pub(super) struct NodeRenderer {
     node: Arc<str>,

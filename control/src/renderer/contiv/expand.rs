@@ -41,7 +41,6 @@ impl Allowed {
 }
 
 impl Expansion {
-    /// Returns the expanded list.
     pub(super) const fn list(&self) -> &Arc<PeerList> {
         &self.list
     }

@@ -79,12 +79,10 @@ impl Parties {
         self.sets.len()
     }
 
-    /// Returns the sets of an identity.
     pub(super) fn sets_of(&self, identity: u32) -> &Arc<[Tag]> {
         &self.sets[identity as usize]
     }
 
-    /// Returns the identities in a set.
     pub(super) fn in_set(&self, tag: Tag) -> impl Iterator<Item = u32> + '_ {
         self.by_tag.get(&tag).into_iter().flatten().copied()
     }

@@ -209,7 +209,6 @@ impl NeutronRenderer {
         desired
     }
 
-    /// Returns the tag of each group.
     fn tags(&self, names: &Names, origins: &Origins) -> BTreeMap<usize, Arc<str>> {
         let mut tags = BTreeMap::new();
         let mut variants: BTreeMap<&PolicyName, Vec<(String, usize)>> = BTreeMap::new();

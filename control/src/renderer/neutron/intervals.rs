@@ -18,7 +18,6 @@ impl Intervals {
         self.count
     }
 
-    /// Returns the number of intervals.
     pub(super) fn len(&self) -> usize {
         self.by_first.len()
     }

@@ -90,7 +90,6 @@ impl Members {
         addresses.filter_map(|address| self.held.get(address)).flat_map(|held| held.sets.iter().copied()).collect()
     }
 
-    /// Returns the ports with an address in the set.
     pub(super) fn ports_in(&self, set: SetId) -> impl Iterator<Item = PortId> + '_ {
         let set = self.sets.get(&set);
         let intervals = |v6: bool| {
@@ -114,7 +113,6 @@ impl Members {
         v4.chain(v6.map(IpNet::V6)).collect()
     }
 
-    /// Sets the addresses of a port.
     pub(super) fn put_port(&mut self, port: PortId, addresses: &[IpAddr]) {
         self.remove_port(port);
         if addresses.is_empty() {
@@ -134,7 +132,6 @@ impl Members {
         self.moved.ports.insert(port);
     }
 
-    /// Removes all addresses of a port.
     pub(super) fn remove_port(&mut self, port: PortId) {
         if !self.addresses.contains_key(&port) {
             return;

@@ -71,7 +71,6 @@ struct Allow {
     services: Services,
 }
 
-/// The identity of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum GroupKey {
     /// For ports that no policy isolates in the direction.

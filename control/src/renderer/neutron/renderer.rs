@@ -33,7 +33,6 @@ pub(super) struct Group {
     pub(super) lines: Result<BTreeSet<Line>, Why>,
 }
 
-/// A pod and its port.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) endpoint: Arc<Endpoint>,
@@ -125,7 +124,6 @@ impl NeutronRenderer {
         &self.changed
     }
 
-    /// Returns the ports by pod name.
     pub(super) fn named_ports(&self) -> impl Iterator<Item = (&PodName, &Port)> {
         self.by_name.iter().filter_map(|(name, &id)| Some((name, self.ports[id].as_ref()?)))
     }

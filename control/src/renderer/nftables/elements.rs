@@ -85,7 +85,6 @@ pub(super) fn without(one: &[u128], other: &[u128]) -> Vec<u128> {
     left
 }
 
-/// Returns the address with this number.
 pub(super) fn address(number: u128, v4: bool) -> IpAddr {
     match u32::try_from(number) {
         Ok(number) if v4 => Ipv4Addr::from(number).into(),

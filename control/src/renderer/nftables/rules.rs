@@ -65,7 +65,6 @@ pub(super) struct Chain {
     pub(super) rules: Vec<String>,
 }
 
-/// Returns the names of a list's chains.
 pub(super) fn names(list: &TieredList) -> Vec<String> {
     let tiers = tiers(list).into_iter().map(|tier| tier_chain(list.id, tier));
     std::iter::once(list_chain(list.id)).chain(tiers).collect()

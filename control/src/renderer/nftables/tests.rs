@@ -79,7 +79,6 @@ impl Node {
 
 const EPOCH: Epoch = Epoch(0x500);
 
-/// A chain's rules.
 fn chain<'a>(script: &'a str, name: &str) -> Vec<&'a str> {
     let head = format!("  chain {name} {{\n");
     let (_, rest) = script.split_once(&head).unwrap_or_else(|| panic!("no chain {name} in\n{script}"));

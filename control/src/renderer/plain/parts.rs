@@ -59,7 +59,6 @@ impl Parts {
         self.large.as_ref()
     }
 
-    /// Removes and adds addresses.
     pub(in crate::renderer) fn apply(&mut self, added: &AddressSet, removed: &AddressSet, shared: &mut Shared) {
         self.take(added, removed, shared);
         let is_divided = self.parts.values().any(|part| part.prefix.prefix_len() > 0);

@@ -238,7 +238,6 @@ impl Group {
 }
 
 impl Group {
-    /// Returns the group of a session rule in this scope.
     pub(super) fn of_session(scope: SessionScope, SessionRule { matches, action }: &SessionRule) -> Self {
         let SessionMatch { transport, local, remote, .. } = matches;
         let is_global = scope == SessionScope::Global;

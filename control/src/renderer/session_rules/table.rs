@@ -35,7 +35,6 @@ impl Default for ScopeChange {
 }
 
 impl ScopeChange {
-    /// Appends later changes.
     pub(super) fn append(&mut self, later: Self) {
         match later {
             Self::Requests(requests) => requests.into_iter().for_each(|request| self.add(request)),
@@ -97,7 +96,6 @@ impl SessionTable {
         self.rules.values().flatten().map(|(&matches, &action)| SessionRule { matches, action })
     }
 
-    /// Returns the rules of a scope.
     pub(super) fn of_scope(&self, scope: SessionScope) -> impl Iterator<Item = SessionRule> + '_ {
         let rules = self.rules.get(&scope).into_iter().flatten();
         rules.map(|(&matches, &action)| SessionRule { matches, action })

@@ -76,7 +76,6 @@ impl Resolver {
         self.refresh_none()
     }
 
-    /// Resolves all host ports again.
     pub(super) fn refresh_host_ports(&mut self, changes: &mut Changes) {
         let HostPorts { claimed, ids, .. } = std::mem::take(&mut self.host_ports);
         ids.iter().filter(|(name, _)| !claimed.contains_key(name)).for_each(|(_, &id)| self.remove_port(id, changes));

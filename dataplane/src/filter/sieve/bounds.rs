@@ -19,7 +19,6 @@ pub(super) enum Addresses {
 }
 
 impl Addresses {
-    /// Returns a set that contains these addresses.
     pub(super) fn among(addresses: &HashSet<IpAddr>) -> Self {
         let mut hosts = Hosts(Bits::none());
         addresses.iter().for_each(|address| hosts.add(*address));

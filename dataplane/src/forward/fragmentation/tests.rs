@@ -9,7 +9,6 @@ use crate::testbed::v4;
 
 const ID: [u8; 2] = [0x12, 0x34];
 
-/// Returns a packet with these options and a varied payload.
 fn packet(options: &[u8], payload_len: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..=250).cycle().take(payload_len).collect();
     let mut packet = v4("10.0.0.1", "10.0.0.2", 17, 61, &[options, &payload].concat());
@@ -62,7 +61,6 @@ fn reassembled(fragments: &[Vec<u8>]) -> (usize, Vec<u8>, bool) {
     (start, bytes[start..].iter().map(|byte| byte.expect("a hole")).collect(), end.is_none())
 }
 
-/// Checks the properties of all fragments.
 fn check(fragments: &[Vec<u8>], of: &[u8], mtu: usize) {
     for (number, fragment) in fragments.iter().enumerate() {
         let slice = Ipv4Slice::from_slice(fragment).unwrap();

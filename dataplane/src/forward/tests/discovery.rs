@@ -10,7 +10,6 @@ fn arp_reply(frame: &[u8]) -> (String, Mac) {
     (arp.sender.to_string(), arp.sender_mac)
 }
 
-/// Returns the address in an advertisement.
 fn advertised(frame: &[u8]) -> String {
     let Ok(Body::Ip(ip)) = packet::parse(LinkType::Ethernet, frame, frame.len()).body else { panic!("IP") };
     let Transport::Neighbour(Neighbour::Advertisement(target)) = ip.transport else { panic!("advertisement") };

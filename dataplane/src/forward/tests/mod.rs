@@ -122,7 +122,6 @@ impl Node {
         self.tick();
     }
 
-    /// Returns the messages to send.
     fn messages(&mut self) -> Vec<(PortId, Vec<u8>)> {
         let mut messages = Vec::new();
         while self.forwarder.has_messages() {

@@ -7,7 +7,6 @@ use etherparse::TransportSlice;
 
 use super::*;
 
-/// B's ingress policy.
 const INGRESS: OriginId = OriginId(8);
 /// The policy that denies all egress to the uplink.
 const EGRESS: OriginId = OriginId(5);

@@ -27,7 +27,6 @@ fn begun() -> Node {
     node
 }
 
-/// Returns a client's SYN in a frame.
 fn syn_from((port, mac, _): Client, src: &str, dst: &str) -> Vec<u8> {
     framed(mac, port, &syn(src, dst, 80, 1000, b"early")[14..])
 }

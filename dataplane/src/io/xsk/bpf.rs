@@ -237,12 +237,10 @@ pub(super) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { bpf(OBJ_GET, Pinned { path: address(path.as_ptr()), descriptor: 0, flags: 0 }) }?)
 }
 
-/// Returns a link's id.
 pub(super) fn link_id(link: BorrowedFd<'_>) -> io::Result<u32> {
     link_info(link).map(|info| info.id)
 }
 
-/// Returns a program's id.
 pub(super) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     /// `struct bpf_prog_info` up to the id.
     #[derive(Default)]

@@ -28,7 +28,6 @@ pub(super) enum Place {
     Datagram,
     Segment,
     Known,
-    /// The flow has a translation.
     WithTranslation,
     /// A copy of the flow's value is on the stack.
     Found,
@@ -56,7 +55,6 @@ pub(super) enum Place {
     End,
     /// The headers are in the packet's linear part.
     Linear,
-    /// The packet is in segments.
     Segments,
     Compare,
     Peer,

@@ -1,6 +1,5 @@
 //! Lists the programs at an interface's traffic control (tc) hooks: tcx programs (Linux 6.6) and filters of the `clsact` queueing
-//! discipline.
-//! Source: `include/uapi/linux/{bpf,rtnetlink,pkt_sched,pkt_cls}.h`.
+//! discipline. Source: `include/uapi/linux/{bpf,rtnetlink,pkt_sched,pkt_cls}.h`.
 
 use std::ffi::c_long;
 use std::io;

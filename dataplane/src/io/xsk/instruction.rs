@@ -78,7 +78,6 @@ pub(super) enum Test {
     Less = 0xa0,
 }
 
-/// An operation on a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Operation {
@@ -130,7 +129,6 @@ impl<L: Copy + PartialEq + std::fmt::Debug> Assembler<L> {
         self.push([Instruction::new(0x0d | test as u8, register, other, 0, 0)]);
     }
 
-    /// Jumps to the label.
     pub(super) fn jump(&mut self, to: L) {
         self.jumps.push((self.instructions.len(), to));
         self.push([Instruction::new(0x05, 0, 0, 0, 0)]);

@@ -48,8 +48,7 @@ impl Lent {
         *word &= !bit;
         let more = descriptor.options & libc::XDP_PKT_CONTD != 0;
         // SAFETY: bits are only set by `lend`, which has consumed the one frame of this chunk, and this one was set
-        // until now. The kernel has just returned the chunk in a ring and no longer uses it. Offset and
-        // length were checked.
+        // until now. The kernel has just returned the chunk in a ring and no longer uses it. Offset and length were checked.
         Some(unsafe { Frame::from_parts(&self.umem, chunk, offset, len, more) })
     }
 

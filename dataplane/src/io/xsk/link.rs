@@ -194,9 +194,7 @@ struct DriverInfo {
 const ETHTOOL_SGRO: u32 = 0x2c;
 /// `ETHTOOL_GTXCSUM` of `linux/ethtool.h`.
 const ETHTOOL_GTXCSUM: u32 = 0x16;
-/// `ETHTOOL_STXCSUM`.
 const ETHTOOL_STXCSUM: u32 = 0x17;
-/// `ETHTOOL_GCHANNELS`.
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// `struct ethtool_value`.

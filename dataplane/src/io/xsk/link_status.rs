@@ -1,5 +1,4 @@
-//! The interfaces of a network namespace as rtnetlink reports them.
-//! Source: `include/uapi/linux/{rtnetlink,if_link}.h`.
+//! The interfaces of a network namespace as rtnetlink reports them. Source: `include/uapi/linux/{rtnetlink,if_link}.h`.
 
 use std::io;
 

@@ -20,11 +20,9 @@ const TRIES: u32 = 5;
 
 /// `IFLA_LINK_NETNSID`: the interface in `IFLA_LINK` belongs to another namespace.
 const IFLA_LINK_NETNSID: u16 = 37;
-/// `IFLA_XDP`.
 const IFLA_XDP: u16 = 43;
 /// `IFLA_XDP_PROG_ID`, `IFLA_XDP_DRV_PROG_ID`, `IFLA_XDP_SKB_PROG_ID`.
 const PROGRAM_IDS: std::ops::RangeInclusive<u16> = 4..=6;
-/// `IFLA_INFO_KIND`.
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 
 /// Returns the indexes of all interfaces that default routes of the calling thread's network namespace use: in all tables, with all next

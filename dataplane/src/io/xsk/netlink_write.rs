@@ -77,7 +77,6 @@ pub(super) fn delete_link(interface: u32) -> io::Result<()> {
     change(libc::RTM_DELLINK, 0, &link(interface))
 }
 
-/// Sets an interface's root qdisc.
 pub(super) fn set_root_qdisc(interface: u32, kind: &CStr) -> io::Result<()> {
     /// `1:`, and `TC_H_ROOT`.
     const HANDLE: u32 = 1 << 16;
@@ -104,7 +103,6 @@ pub(super) fn change(kind: u16, flags: i32, body: &[u8]) -> io::Result<()> {
     request(libc::NETLINK_ROUTE, kind, libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags, body, |_| {})
 }
 
-/// Appends an attribute.
 pub(super) fn attribute(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let length = u16::try_from(4 + value.len()).expect("names and numbers are short");
     bytes.extend(length.to_ne_bytes());

@@ -213,8 +213,7 @@ impl Port for XskPort {
     fn receive(&mut self, frames: &mut Vec<Frame>, limit: usize) -> Result<(), PortError> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let limit = u32::try_from(limit).unwrap_or(u32::MAX).max(1);
-        // The kernel publishes whole packets. Looking ahead by the longest chain finds the end of a packet that begins
-        // within the limit.
+        // The kernel publishes whole packets. Looking ahead by the longest chain finds the end of a packet that begins within the limit.
         let available = socket.receive.available(limit.saturating_add(LONGEST_CHAIN));
         self.busy |= available > 0;
         let mut taken = 0;

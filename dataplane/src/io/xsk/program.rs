@@ -21,7 +21,6 @@ use super::flow_cache::HeldSlot;
 use super::instruction::{Assembler, Instruction, Width};
 use super::map::{MAP_XSK, Map};
 
-/// `XDP_DROP`.
 const XDP_DROP: i32 = 1;
 /// Offset of the queue in `struct xdp_md`, in bytes.
 const RX_QUEUE_INDEX: i16 = 16;

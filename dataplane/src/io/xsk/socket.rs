@@ -25,7 +25,6 @@ const BUSY_STEPS: u32 = 100;
 pub(super) struct Queue<'a> {
     /// The interface's name, for errors.
     pub(super) interface: &'a str,
-    /// The interface's index.
     pub(super) index: u32,
     pub(super) queue: u32,
     /// Whether to wait up to two seconds until the queue is no longer busy.

@@ -38,7 +38,6 @@ const LONGEST: u32 = 86_400;
 /// Number of places read at once: 64 KiB.
 const STEP: usize = 4096;
 
-/// The header of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Header {

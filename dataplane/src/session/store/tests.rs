@@ -35,7 +35,6 @@ const ENTRY: usize = 4096;
 
 const NOW: u64 = 1000 * SECOND;
 
-/// The workers of one process.
 struct Process {
     workers: Vec<Worker>,
     store: SessionStore,

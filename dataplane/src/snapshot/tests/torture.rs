@@ -19,7 +19,6 @@ const BURSTS: u64 = 1200;
 /// Number of changes that each worker must see.
 const CHANGES: u64 = 300;
 
-/// Number of flows of each kind.
 const FLOWS: u16 = 64;
 
 fn policy(which: usize) -> Arc<Tables> {

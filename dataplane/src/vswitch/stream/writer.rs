@@ -54,7 +54,6 @@ pub(in crate::vswitch) enum Known {
     Judged(Outcome),
 }
 
-/// A lost packet.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::vswitch) struct Lost<'a> {
     /// Bytes of the packet's first frame, possibly truncated or rewritten.

@@ -1,6 +1,5 @@
-//! Causes a drop for every reason, and checks that a trace, a monitor and the counters report it alike.
-//!
-//! The workers are stepped, so that each drop results only from what a case sends.
+//! Causes a drop for every reason, and checks that a trace, a monitor and the counters report it alike. The workers are stepped, so that
+//! each drop results only from what a case sends.
 
 use super::fragments::narrow_ports;
 use super::*;
@@ -14,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A port that is in no snapshot.
 const STRANGER: PortId = PortId(7);
 
-/// A step of a scene.
 enum Step {
     /// Frames arrive together.
     Send(PortId, Vec<Vec<u8>>),

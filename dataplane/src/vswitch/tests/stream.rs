@@ -44,7 +44,6 @@ fn all(reader: &mut StreamReader) -> Vec<(Record, Vec<u8>)> {
     records
 }
 
-/// Counts the records by kind.
 fn counted(records: &[(Record, Vec<u8>)]) -> LeftOut {
     let mut counts = LeftOut::default();
     for (record, _) in records {

@@ -1,8 +1,7 @@
-//! Measures requests between two pods while thousands of pod events arrive per second: workers must not notice them.
-//!
-//! Each round measures three ways: without events, with events that another client reads and ignores, and with events that the vswitch
-//! follows. The result is the ratio of the third to the second. The server that writes the events takes CPU time that the vswitch and the
-//! pods have on a real node, and the second way includes that loss.
+//! Measures requests between two pods while thousands of pod events arrive per second: workers must not notice them. Each round measures
+//! three ways: without events, with events that another client reads and ignores, and with events that the vswitch follows. The result is
+//! the ratio of the third to the second. The server that writes the events takes CPU time that the vswitch and the pods have on a real
+//! node, and the second way includes that loss.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -91,7 +91,6 @@ impl Node {
         Ok(self.vswitch.running()?.id())
     }
 
-    /// Returns the admin socket's path.
     pub(super) fn socket(&self) -> PathBuf {
         self.vswitch.folder().path("admin.sock")
     }

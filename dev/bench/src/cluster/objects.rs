@@ -1,16 +1,12 @@
-//! The objects of an invented cluster, as its API server returns them.
-//!
-//! Each of fifty namespaces has ten apps and belongs to one of ten teams. A policy selects one app of its namespace and allows ingress from
-//! another app of the namespace and from an app of one team. Every third policy also restricts egress. No two pods have adjacent
-//! addresses, so a set of pods has as many intervals as pods.
+//! The objects of an invented cluster, as its API server returns them. Each of fifty namespaces has ten apps and belongs to one of ten
+//! teams. A policy selects one app of its namespace and allows ingress from another app of the namespace and from an app of one team. Every
+//! third policy also restricts egress. No two pods have adjacent addresses, so a set of pods has as many intervals as pods.
 
 use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-/// This node's name.
 pub(super) const NODE: &str = "node-1";
-/// The network of this node's pods.
 pub(super) const POD_NETWORK: &str = "10.244.1.0/24";
 /// The namespace of the pods that probe whether a policy is in force. Only [`probing_policy`] selects pods there.
 pub(super) const PROBES: &str = "probes";

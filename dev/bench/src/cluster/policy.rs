@@ -1,8 +1,7 @@
-//! Measures the time from an event of the API server until all workers enforce the changed policy.
-//!
-//! The client sends datagrams of one flow continuously. The benchmark alternately puts a policy that opens their port and one that closes
-//! it. A change ends when the first datagram arrives at the sink, or after the last one. This covers all steps: the server writes the
-//! event; the vswitch reads it, waits 10 ms for further events, compiles and publishes; workers and flow cache judge packets again.
+//! Measures the time from an event of the API server until all workers enforce the changed policy. The client sends datagrams of one flow
+//! continuously. The benchmark alternately puts a policy that opens their port and one that closes it. A change ends when the first
+//! datagram arrives at the sink, or after the last one. This covers all steps: the server writes the event; the vswitch reads it, waits 10
+//! ms for further events, compiles and publishes; workers and flow cache judge packets again.
 
 use std::net::UdpSocket;
 use std::sync::Arc;

@@ -51,7 +51,6 @@ impl Lab {
         format!("{}{namespace}", self.prefix)
     }
 
-    /// Returns the path of a namespace.
     pub(super) fn path(&self, namespace: &str) -> PathBuf {
         PathBuf::from("/run/netns").join(self.name(namespace))
     }
@@ -74,7 +73,6 @@ impl Lab {
         command("ip", &["netns", "exec", &self.name(namespace), "sh", "-c", line])
     }
 
-    /// Returns the command of a program in a namespace.
     pub(super) fn command(&self, namespace: &str, line: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name(namespace)]).args(line.split_whitespace());

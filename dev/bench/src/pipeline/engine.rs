@@ -50,7 +50,6 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Returns the frames of the burst.
     #[inline]
     fn frames(&self) -> impl Iterator<Item = &[u8]> + '_ {
         let size = self.traffic.size();

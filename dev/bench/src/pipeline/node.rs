@@ -130,7 +130,6 @@ fn services(protocol: u8, ports: PortRange) -> Services {
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    /// Returns a number below `bound`.
     #[inline]
     pub(super) fn below(&mut self, bound: u32) -> u32 {
         self.0 ^= self.0 << 13;

@@ -1,10 +1,9 @@
-//! A lower bound for the cost of a session table that all workers share, for comparison.
-//!
-//! A hit writes to its session: the time, TCP's state, its place in the order of expiry. In a shared table, the entry's cache line
-//! therefore moves between cores. There are two bounds: plain reads and writes, as if a table without locks could use them
-//! ([`Access::Plain`]), and a lock in each entry, which keeps two workers from overwriting each other's changes ([`Access::Locked`]).
-//! Neither bound includes creating, ending and reusing sessions, which cost more in a shared table. Workers also keep their own sessions,
-//! which decide verdicts. A run in which each worker has its own lines shows the cost of the lines' memory.
+//! A lower bound for the cost of a session table that all workers share, for comparison. A hit writes to its session: the time, TCP's
+//! state, its place in the order of expiry. In a shared table, the entry's cache line therefore moves between cores. There are two bounds:
+//! plain reads and writes, as if a table without locks could use them ([`Access::Plain`]), and a lock in each entry, which keeps two
+//! workers from overwriting each other's changes ([`Access::Locked`]). Neither bound includes creating, ending and reusing sessions, which
+//! cost more in a shared table. Workers also keep their own sessions, which decide verdicts. A run in which each worker has its own lines
+//! shows the cost of the lines' memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

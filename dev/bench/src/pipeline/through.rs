@@ -1,5 +1,4 @@
 //! Measures a worker of the vswitch between two ports: packets arrive on the uplink and leave to the pod.
-//!
 //! ```text
 //!   generator --send--> LoopbackPort ==> [ uplink: receive -> judge -> forward -> send :pod ] ==> LoopbackPort --receive-.
 //!       ^                                                 a worker's round                                               |

@@ -52,9 +52,8 @@ impl Netns {
             // A new namespace inherits the machine's setting.
             netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
             netns.sysctl("net/ipv4/conf/default/rp_filter", "0")?;
-            // The kernel's default. BBR, which a machine may have chosen, paces by its estimate of the bandwidth: throughput would
-            // show that estimate. Such a machine may also withhold CUBIC from namespaces (`tcp_allowed_congestion_control`), but
-            // never Reno.
+            // The kernel's default. BBR, which a machine may have chosen, paces by its estimate of the bandwidth: throughput would show
+            // that estimate. Such a machine may also withhold CUBIC from namespaces (`tcp_allowed_congestion_control`), but never Reno.
             let choose = |name| netns.sysctl("net/ipv4/tcp_congestion_control", name);
             choose("cubic").or_else(|_| choose("reno"))?;
         }

@@ -19,7 +19,6 @@ const UNUSED: u16 = 5_999;
 /// Interval at which a waiting server checks whether to end.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Returns a server's socket address.
 pub(crate) fn server(address: &str, port: u16) -> anyhow::Result<SocketAddr> {
     Ok(SocketAddr::new(address.parse()?, port))
 }
@@ -154,7 +153,6 @@ impl TcpServer {
         Ok(server)
     }
 
-    /// Returns the port for connection number `number`.
     pub(crate) fn port(&self, number: usize) -> u16 {
         self.first_port + u16::try_from(number % usize::from(PORTS)).unwrap_or_default()
     }

@@ -1,5 +1,4 @@
 //! A node with pods, connected by one of the compared paths.
-//!
 //! ```text
 //!   [ client: eth0 ]--[ p2                     ul0 ]--[ second: eth0 ]   another node, 172.18.0.12
 //!   [ sink: eth0   ]--[ p3     node: the way    hv ]--[ host0, in the node too ]

@@ -30,7 +30,6 @@ const RECOVERY: Duration = Duration::from_secs(10);
 /// Time without an answer after which a connection counts as lost.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// The record of one connection.
 #[derive(Debug, Default)]
 struct Record {
     /// When the connection last made progress, in nanoseconds since the start.

@@ -35,7 +35,6 @@ fn end(flow: &Value, which: &str) -> String {
     port.and_then(Value::as_u64).map_or_else(|| name.clone(), |port| format!("{name}:{port}"))
 }
 
-/// Writes a verdict in one line.
 pub(super) fn write_flow(out: &mut impl Write, line: &Value) -> io::Result<()> {
     let Some(flow) = line.get("flow") else {
         note_lost(line);
@@ -75,7 +74,6 @@ pub(super) fn write_flow(out: &mut impl Write, line: &Value) -> io::Result<()> {
     }
 }
 
-/// Writes a packet and its path.
 pub(super) fn write_packet(out: &mut impl Write, line: &Value) -> io::Result<()> {
     let Some(packet) = line.get("packet") else {
         note_lost(line);

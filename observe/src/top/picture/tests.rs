@@ -169,7 +169,6 @@ fn in_the_kernel_the_ports_tell_what_there_is() {
     assert_eq!((picture.ports[0].traffic.dropped, picture.ports[0].sessions), (None, None));
 }
 
-/// Returns all rates of a picture.
 fn rates(picture: &Picture) -> Vec<f64> {
     let traffic = |traffic: &Traffic| {
         let Traffic { packets_in, packets_out, bits_in, bits_out, dropped, .. } = *traffic;

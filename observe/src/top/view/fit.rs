@@ -7,7 +7,6 @@ use super::super::text::{Grapheme, Span, Style};
 /// The sign that replaces omitted text.
 const SIGN: &str = "…";
 
-/// Returns the width in columns.
 pub(super) fn width(text: &[Span]) -> usize {
     graphemes(text).map(Grapheme::columns).sum()
 }

@@ -6,7 +6,6 @@ use super::super::text::{Color, Style};
 pub(super) const STRONG: Style = Style::new().bold();
 /// Units and zeros.
 pub(super) const DIM: Style = Style::new().fg(Color::DarkGray);
-/// A table's heading.
 pub(super) const HEADING: Style = Style::new().fg(Color::Cyan).bold();
 /// Heading of the column that determines the order.
 pub(super) const ORDER: Style = Style::new().fg(Color::Yellow).bold().underlined();

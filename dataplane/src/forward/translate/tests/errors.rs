@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::*;
 
-/// An ICMP error.
 #[derive(Clone, Debug)]
 struct ErrorSample {
     /// The packet that caused the error.

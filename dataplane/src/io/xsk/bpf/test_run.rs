@@ -8,7 +8,6 @@ use super::address;
 
 const PROG_TEST_RUN: c_long = 10;
 
-/// Settings of a test run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::io::xsk) struct TestRun {
     /// Number of times that the program runs.

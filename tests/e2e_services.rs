@@ -146,6 +146,17 @@ fn a_client_reaches_every_endpoint_and_is_seen_with_its_own_address_unless_it_is
     let client = &lab.get("client").netns;
     let found: BTreeSet<_> = (0..12).filter_map(|_| ask(client, VIP, 80)).map(|(name, _)| name).collect();
     assert_eq!(found, names(["web2"]));
+    // NetworkPolicy does not cut a pod off from itself. ClusterNetworkPolicy does (network-policy-api #343, #390).
+    lab.apply(&format!("{}{closed}", web(&all[..1])));
+    assert_eq!(ask_often(&lab.get("web1").netns, VIP, 80).0, names(["web1"]));
+    let explain = ["explain", "--live", "--from", "default/web1", "--to", VIP, "--port", "80", "-o", "json"];
+    assert_eq!(lab.ask(&explain).0, Some(0));
+    let apart = "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: apart}\n\
+        spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}\n";
+    lab.apply(&format!("{}{closed}{apart}", web(&all[..1])));
+    assert_eq!(ask(&lab.get("web1").netns, VIP, 80), None);
+    let (code, told) = lab.ask(&explain);
+    assert!(code == Some(1) && told.contains("hairpin:default/web1"), "{told}");
     // The Service has no endpoints. The client gets an error at once, and reaches a new endpoint with its next packet.
     lab.apply(&web(&[]));
     let client = &lab.get("client").netns;

@@ -243,10 +243,15 @@ impl Node<'_> {
         })
     }
 
-    /// Returns the name of the first port that uses the table. `bulkhead tables` lists tables by these names.
+    /// Returns the name of the first port that uses the table. `bulkhead tables` lists tables by these names. The name of a table for
+    /// connections of a pod to itself begins with `hairpin:`.
     fn table_name(&self, id: TableId) -> Arc<str> {
-        let port = self.snapshot.ports().iter().find(|port| port.table() == Some(id));
-        port.map_or_else(|| "of no port".into(), |port| port.name.clone())
+        let mut ports = self.snapshot.ports().iter();
+        if let Some(port) = ports.clone().find(|port| port.table() == Some(id)) {
+            return port.name.clone();
+        }
+        let own = ports.find(|port| port.hairpin_table == Some(id));
+        own.map_or_else(|| "of no port".into(), |port| format!("hairpin:{}", port.name).into())
     }
 
     /// Returns why the port does not forward. `None` if it is open or unknown.

@@ -297,6 +297,13 @@ fn services(lab: &mut Lab, script: &str, what: &str) {
     assert!(answers(&mut kept), "{what}");
     lab.apply(&only("c", 8080));
     assert!(!answers(&mut kept), "{what}: it ends");
+    // NetworkPolicy does not cut a pod off from itself. ClusterNetworkPolicy does (network-policy-api #343, #390).
+    assert!(answers(&mut hairpin), "{what}");
+    let apart = "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: apart}\n\
+        spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}\n";
+    lab.apply(&format!("{}{apart}", only("c", 8080)));
+    assert!(!answers(&mut hairpin), "{what}");
+    assert!(connect(of(lab, "b"), "10.96.0.10:80").is_none(), "{what}");
 }
 
 #[test]

@@ -33,6 +33,7 @@ pub mod cache;
 pub mod claims;
 pub mod configurator;
 pub mod contract;
+mod decision;
 pub mod engine;
 #[cfg(test)]
 mod fixtures;

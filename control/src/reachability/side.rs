@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use bulkhead_classifier::{OriginId, PortRange, ServiceSet, Services, protocol};
+use bulkhead_classifier::{OriginId, PortRange, ServiceSet, protocol};
 
 use crate::contract::{RuleAction, TierRule};
+use crate::decision::decide;
 use crate::object::Transport;
 
 /// A class of protocols that rules distinguish. Protocols other than TCP, UDP and SCTP match only rules without ports.
@@ -102,45 +103,13 @@ impl Side {
     /// As `of_rules`, and calls `hits` with the services for which each rule is the first match in its tier, including Pass rules.
     pub(super) fn watched<'a>(
         rules: impl Iterator<Item = &'a TierRule>,
-        mut hits: impl FnMut(&'a TierRule, &ServiceSet),
+        hits: impl FnMut(&'a TierRule, &ServiceSet),
     ) -> Self {
-        // Services that this tier has not decided, and services that it has passed to the next tier.
-        let (mut open, mut passed) = (ServiceSet::all(), ServiceSet::default());
-        let mut pieces: Vec<(ServiceSet, Decision)> = Vec::new();
-        let mut tier = None;
-        for rule in rules {
-            if tier != Some(rule.tier) {
-                (open, passed) = (open.union(&passed), ServiceSet::default());
-                tier = Some(rule.tier);
-            }
-            let hit = match &rule.services {
-                Services::Any => open.clone(),
-                Services::Set(services) => open.intersect(services),
-            };
-            if hit.is_empty() {
-                continue;
-            }
-            open = open.subtract(&hit);
-            hits(rule, &hit);
-            let allowed = match rule.action {
-                RuleAction::Accept => true,
-                RuleAction::Deny => false,
-                RuleAction::Pass => {
-                    passed = passed.union(&hit);
-                    continue;
-                }
-            };
-            let decision = Decision { allowed, origin: Some(rule.origin) };
-            match pieces.iter_mut().find(|(_, known)| *known == decision) {
-                Some((services, _)) => *services = services.union(&hit),
-                None => pieces.push((hit, decision)),
-            }
-        }
-        let rest = open.union(&passed);
-        if !rest.is_empty() {
-            pieces.push((rest, Decision::OPEN));
-        }
-        Self::of(pieces)
+        let decision = |by| match by {
+            Some((action, origin)) => Decision { allowed: action == RuleAction::Accept, origin: Some(origin) },
+            None => Decision::OPEN,
+        };
+        Self::of(decide(rules, hits).into_iter().map(|(services, by)| (services, decision(by))).collect())
     }
 
     /// Returns the sets of protocols and ports with their decisions. The sets are disjoint and cover everything.

@@ -4,70 +4,93 @@
 //! isolates the pod, the connection is allowed at its tier. A connection to the pod's own address, without a Service, is never judged.
 //! Source: network-policy-api #343 and #390.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ahash::AHashMap;
 use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, Rule, ServiceSet, Services, Tables};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::plain::{PlainList, PlainPod};
-use crate::contract::{EndpointRules, Peers, RuleAction, Tier, TieredList};
+use crate::contract::{EndpointRules, Peers, RuleAction, Tier, TierRule, TieredList};
+use crate::decision::decide;
+use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 
-/// A rule that names the pod itself.
-type Step<'a> = (Tier, &'a Services, RuleAction, OriginId);
+/// Tables with their names, `hairpin:` and the first pod that uses the table.
+pub(super) type Named = Vec<(Arc<str>, Arc<Tables>)>;
 
-/// Services with the rule that decides about them.
-pub(super) type Decided = Vec<(ServiceSet, Action, OriginId)>;
+/// The tables of a node's pods for such connections. Pods with equal rules share one.
+#[derive(Debug, Default)]
+pub(super) struct Hairpins(BTreeMap<PodName, Arc<Tables>>);
 
-/// The step that allows what the NetworkPolicy tier would judge.
-const EXEMPT: Step<'_> = (Tier::NetworkPolicy, &Services::Any, RuleAction::Accept, Origins::OWN_POD);
-
-/// Evaluates rules in order. Services that a tier passes or does not name are decided by the next tier, and allowed after the last.
-fn decide<'a>(steps: impl IntoIterator<Item = Step<'a>>, direction: Direction) -> Decided {
-    let mut decided = Decided::new();
-    let mut undecided = ServiceSet::all();
-    // Services that the current tier has neither decided nor passed.
-    let (mut current, mut open) = (Tier::Admin, undecided.clone());
-    for (tier, services, action, origin) in steps {
-        if tier != current {
-            (current, open) = (tier, undecided.clone());
+impl Hairpins {
+    /// Compiles the [`rules`] of a pod. Returns whether they changed.
+    pub(super) fn set(&mut self, pod: &PodName, rules: Option<&[Rule]>) -> bool {
+        let Some(rules) = rules else { return self.0.remove(pod).is_some() };
+        if self.0.get(pod).is_some_and(|tables| *tables.rules() == *rules) {
+            return false;
         }
-        let hit = match services {
-            Services::Any => open.clone(),
-            Services::Set(services) => open.intersect(services),
-        };
-        open = open.subtract(&hit);
-        let action = match action {
-            RuleAction::Accept => Action::Allow,
-            RuleAction::Deny => Action::Deny,
-            RuleAction::Pass => continue,
-        };
-        undecided = undecided.subtract(&hit);
-        add(&mut decided, hit, action, origin);
+        let shared = self.0.values().find(|tables| *tables.rules() == *rules).cloned();
+        self.0.insert(pod.clone(), shared.unwrap_or_else(|| compile(rules)));
+        true
     }
-    add(&mut decided, undecided, Action::Allow, Origins::not_isolated(direction));
-    decided
+
+    /// Removes the other pods. Returns whether there were any.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&PodName) -> bool) -> bool {
+        let before = self.0.len();
+        self.0.retain(|pod, _| is_kept(pod));
+        self.0.len() < before
+    }
+
+    /// Returns the tables, and each pod's position among them. A pod without a table reaches itself.
+    pub(super) fn tables(&self) -> (Named, AHashMap<&PodName, usize>) {
+        let (mut tables, mut known, mut positions) = (Named::new(), AHashMap::new(), AHashMap::new());
+        for (pod, of_pod) in &self.0 {
+            let position = *known.entry(Arc::as_ptr(of_pod)).or_insert_with(|| {
+                tables.push((format!("hairpin:{pod}").into(), of_pod.clone()));
+                tables.len() - 1
+            });
+            positions.insert(pod, position);
+        }
+        (tables, positions)
+    }
 }
 
-fn add(decided: &mut Decided, services: ServiceSet, action: Action, origin: OriginId) {
-    match decided.iter_mut().find(|(_, of, by)| (*of, *by) == (action, origin)) {
-        _ if services.is_empty() => {}
-        Some((known, ..)) => *known = known.union(&services),
-        None => decided.push((services, action, origin)),
-    }
+/// Denies everything if the rules do not fit.
+fn compile(rules: &[Rule]) -> Arc<Tables> {
+    let closed = || Tables::build(vec![Rule::any(Action::Deny, Origins::OWN_POD)]).expect("one rule fits");
+    Arc::new(Tables::build(rules.to_vec()).unwrap_or_else(|_| closed()))
 }
 
-/// The rules for a pod with these addresses. `None` if they allow everything.
-fn rules(addresses: &[IpAddr], judge: impl Fn(IpAddr, Direction) -> Decided) -> Option<Vec<Rule>> {
+/// Returns the rules for a pod's connections to these addresses of its own. `None` if they allow everything, as they do without
+/// ClusterNetworkPolicy. `names` returns whether the peers contain an address.
+pub(super) fn rules(
+    lists: &EndpointRules,
+    addresses: &[IpAddr],
+    names: impl Fn(&Peers, IpAddr) -> bool,
+) -> Option<Vec<Rule>> {
+    let is_exempt = |list: &Arc<TieredList>| list.rules.iter().all(|rule| rule.tier == Tier::NetworkPolicy);
+    if lists.lists().all(is_exempt) {
+        return None;
+    }
     let mut rules = Vec::new();
     for &address in addresses {
-        let [egress, ingress] = [Direction::Egress, Direction::Ingress].map(|direction| judge(address, direction));
+        let of = |list: &Option<_>, direction| judge(list.as_deref(), direction, |peers| names(peers, address));
+        let egress = of(&lists.egress, Direction::Egress);
+        let ingress = of(&lists.ingress, Direction::Ingress);
         let denies = |(_, action, _): &(ServiceSet, Action, OriginId)| *action == Action::Deny;
         if !egress.iter().chain(&ingress).any(denies) {
             continue;
         }
-        let dst: Addresses = AddressSet::from_iter([IpNet::from(address)]).into();
+        // Both ends are the pod, so its only address of a family needs no name, and pods can share a table.
+        let is_only = addresses.iter().filter(|other| other.is_ipv4() == address.is_ipv4()).count() == 1;
+        let dst: IpNet = match address {
+            _ if !is_only => address.into(),
+            IpAddr::V4(_) => Ipv4Net::default().into(),
+            IpAddr::V6(_) => Ipv6Net::default().into(),
+        };
+        let dst: Addresses = AddressSet::from_iter([dst]).into();
         let judged = egress.into_iter().filter(denies).chain(ingress);
         rules.extend(judged.map(|(services, action, origin)| Rule {
             dst: dst.clone(),
@@ -81,55 +104,28 @@ fn rules(addresses: &[IpAddr], judge: impl Fn(IpAddr, Direction) -> Decided) -> 
     })
 }
 
-/// The rules for a pod with plain lists. `None` if they allow everything, as they do without ClusterNetworkPolicy.
-pub(super) fn of_pod(pod: &PlainPod) -> Option<Vec<Rule>> {
-    let of = |direction| match direction {
-        Direction::Ingress => pod.ingress.as_deref(),
-        Direction::Egress => pod.egress.as_deref(),
+/// Decides a list for the pod as its own peer. `names` returns whether the peers contain its address.
+fn judge(
+    list: Option<&TieredList>,
+    direction: Direction,
+    names: impl Fn(&Peers) -> bool,
+) -> Vec<(ServiceSet, Action, OriginId)> {
+    let exempt = TierRule {
+        tier: Tier::NetworkPolicy,
+        peers: Peers::Any,
+        services: Services::Any,
+        action: RuleAction::Accept,
+        origin: Origins::OWN_POD,
     };
-    let is_exempt = |list: &PlainList| list.own_node == Some(0);
-    if [Direction::Ingress, Direction::Egress].into_iter().filter_map(of).all(is_exempt) {
-        return None;
-    }
-    rules(&pod.addresses, |address, direction| {
-        let list = of(direction);
-        // Lowered rules need no tiers. The exemption comes where the NetworkPolicy tier begins, and decides everything that is left.
-        let before = list.map_or(&[][..], |list| &list.rules[..list.own_node.unwrap_or(list.rules.len())]);
-        let steps = before.iter().filter(|rule| rule.peers.contains(address)).map(|rule| {
-            let action = if rule.action == Action::Allow { RuleAction::Accept } else { RuleAction::Deny };
-            (Tier::NetworkPolicy, &rule.services, action, rule.origin)
-        });
-        decide(steps.chain(list.and_then(|list| list.own_node).map(|_| EXEMPT)), direction)
-    })
-}
-
-/// The rules for a pod with lists in tiers, like [`of_pod`]. `names` returns whether the peers contain an address of the pod.
-pub(super) fn of_tiers(
-    lists: &EndpointRules,
-    addresses: &[IpAddr],
-    names: impl Fn(&Peers, IpAddr) -> bool,
-) -> Option<Vec<Rule>> {
-    let is_exempt = |list: &TieredList| list.rules.iter().all(|rule| rule.tier == Tier::NetworkPolicy);
-    if lists.lists().all(|list| is_exempt(list)) {
-        return None;
-    }
-    rules(addresses, |address, direction| {
-        let list = match direction {
-            Direction::Ingress => lists.ingress.as_ref(),
-            Direction::Egress => lists.egress.as_ref(),
-        };
-        let (all, names) = (list.map_or(&[][..], |list| &list.rules), &names);
-        let of = |tier| {
-            let naming = all.iter().filter(move |rule| rule.tier == tier && names(&rule.peers, address));
-            naming.map(|rule| (rule.tier, &rule.services, rule.action, rule.origin))
-        };
-        let is_isolated = all.iter().any(|rule| rule.tier == Tier::NetworkPolicy);
-        decide(of(Tier::Admin).chain(is_isolated.then_some(EXEMPT)).chain(of(Tier::Baseline)), direction)
-    })
-}
-
-/// Compiles the rules. Denies everything if they do not fit.
-pub(super) fn tables(rules: Vec<Rule>) -> Arc<Tables> {
-    let closed = || Tables::build(vec![Rule::any(Action::Deny, Origins::OWN_POD)]).expect("one rule fits");
-    Arc::new(Tables::build(rules).unwrap_or_else(|_| closed()))
+    let rules = list.map_or(&[][..], |list| &list.rules);
+    let naming = rules.iter().map(|rule| if rule.tier == Tier::NetworkPolicy { &exempt } else { rule });
+    let naming = naming.filter(|rule| names(&rule.peers));
+    decide(naming, |_, _| {})
+        .into_iter()
+        .map(|(services, decision)| match decision {
+            Some((RuleAction::Deny, origin)) => (services, Action::Deny, origin),
+            Some((_, origin)) => (services, Action::Allow, origin),
+            None => (services, Action::Allow, Origins::not_isolated(direction)),
+        })
+        .collect()
 }

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::{AHashMap, AHashSet};
-use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PartedSet, Services};
+use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PartedSet, Rule, Services};
 
 use self::kept::Kept;
 pub use self::lower::TooComplex;
@@ -30,6 +30,7 @@ pub(super) use self::lower::{Lowered, Product, Tiered, lower, subtract};
 pub(crate) use self::parts::PART;
 use self::parts::{Parts, join};
 use self::shared::Shared;
+use super::hairpin;
 use crate::contract::{Endpoint, ListId, Peers, SetDelta, SetId, TieredList, Transaction};
 use crate::object::{Node, PodName};
 use crate::origin::Direction;
@@ -77,6 +78,8 @@ pub(crate) struct PlainPod {
     pub(crate) ingress: Option<Arc<PlainList>>,
     /// The egress rules. `None` allows everything.
     pub(crate) egress: Option<Arc<PlainList>>,
+    /// The [rules](hairpin::rules) for connections to itself through a Service. `None` allows everything.
+    pub(crate) hairpin: Option<Vec<Rule>>,
 }
 
 /// A transaction whose rules name addresses instead of sets, without tiers.
@@ -349,6 +352,19 @@ impl PlainLists {
             mac: endpoint.mac,
             ingress: plain(Direction::Ingress),
             egress: plain(Direction::Egress),
+            hairpin: hairpin::rules(&endpoint.rules, &endpoint.addresses, |peers, address| self.names(peers, address)),
+        }
+    }
+
+    /// Whether the peers contain the address of a pod.
+    fn names(&self, peers: &Peers, address: IpAddr) -> bool {
+        match peers {
+            Peers::Any => true,
+            Peers::OwnNode => false,
+            Peers::Sets(sets) => {
+                let mut parts = sets.iter().filter_map(|set| self.sets.get(set)).flat_map(Parts::sets);
+                parts.any(|part| part.contains(address))
+            }
         }
     }
 }

@@ -9,15 +9,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{AddressSet, BuildError, Rule, Tables};
+use bulkhead_classifier::{AddressSet, BuildError, Rule};
 
 use super::large::{Beside, Compiled, Owner, TableWork};
 use super::rules::{Changes, LocalId, NodeRules};
 use super::{AclTable, Attachment, EnforcedAt, Interface, NodeTables, PodChanges};
 use crate::object::{Node, PodName};
 use crate::origin::Origins;
+use crate::renderer::hairpin::Hairpins;
 use crate::renderer::plain::{PlainList, PlainPod};
-use crate::renderer::{Instead, Refusal, hairpin};
+use crate::renderer::{Instead, Refusal};
 
 /// A table for the interfaces of one or more pods.
 #[derive(Clone, Debug)]
@@ -46,8 +47,7 @@ pub(super) struct NodeRenderer {
     beside: Beside,
     interfaces: Arc<[Interface]>,
     local_tables: Vec<AclTable>,
-    /// The tables for connections of a pod to itself through a Service, for the pods where any is denied.
-    hairpins: BTreeMap<PodName, Arc<Tables>>,
+    hairpins: Hairpins,
     global: Option<Compiled>,
     generation: u64,
     /// Changes of tables and interfaces that are not yet published.
@@ -74,7 +74,7 @@ impl NodeRenderer {
             beside: Beside::new(scans),
             interfaces: Arc::default(),
             local_tables: Vec::new(),
-            hairpins: BTreeMap::new(),
+            hairpins: Hairpins::default(),
             global: None,
             generation: 0,
             pending: Changes::default(),
@@ -259,12 +259,11 @@ impl NodeRenderer {
                 hairpin_table: None,
             });
         }
-        for interface in &mut interfaces {
-            let Attachment::Pod(name) = &interface.attachment else { continue };
-            let at = self.hairpins.keys().position(|of| of == name);
-            interface.hairpin_table = at.map(|at| tables.len() + at);
+        let (hairpins, positions) = self.hairpins.tables();
+        for (interface, name) in interfaces.iter_mut().zip(self.rules.pods().keys()) {
+            interface.hairpin_table = positions.get(name).map(|at| tables.len() + at);
         }
-        let exit = tables.len() + self.hairpins.len();
+        let exit = tables.len() + hairpins.len();
         for (attachment, addresses) in
             [(Attachment::Uplink, Vec::new()), (Attachment::Host, self.node_addresses.clone())]
         {
@@ -277,11 +276,8 @@ impl NodeRenderer {
     fn publish(&mut self) {
         let Some(global) = self.global.as_ref().map(|global| global.tables.clone()) else { return };
         let mut tables = self.local_tables.clone();
-        tables.extend(
-            self.hairpins
-                .iter()
-                .map(|(name, tables)| AclTable { name: format!("hairpin:{name}").into(), tables: tables.clone() }),
-        );
+        let (hairpins, _) = self.hairpins.tables();
+        tables.extend(hairpins.into_iter().map(|(name, tables)| AclTable { name, tables }));
         tables.push(AclTable { name: "node-exit".into(), tables: global });
         self.generation += 1;
         self.published = Some(Arc::new(NodeTables {
@@ -294,21 +290,12 @@ impl NodeRenderer {
     }
 
     /// Compiles the hairpin tables of these pods. Returns whether any changed.
-    fn set_hairpins(&mut self, resync: bool, pods: &PodChanges) -> bool {
-        let mut before = if resync { std::mem::take(&mut self.hairpins) } else { BTreeMap::new() };
-        let mut changed = false;
+    fn set_hairpins(&mut self, pods: &PodChanges) -> bool {
+        let mut changed = self.hairpins.retain(|pod| self.rules.pods().contains_key(pod));
         for (name, pod) in pods {
-            let old = before.remove(name).or_else(|| self.hairpins.remove(name));
-            let rules = pod.as_ref().and_then(|pod| hairpin::of_pod(pod));
-            let Some(rules) = rules else {
-                changed |= old.is_some();
-                continue;
-            };
-            let kept = old.filter(|old| *old.rules() == *rules);
-            changed |= kept.is_none();
-            self.hairpins.insert(name.clone(), kept.unwrap_or_else(|| hairpin::tables(rules)));
+            changed |= self.hairpins.set(name, pod.as_ref().and_then(|pod| pod.hairpin.as_deref()));
         }
-        changed || !before.is_empty()
+        changed
     }
 
     /// Returns the latest tables. `None` before the first transaction.
@@ -321,7 +308,7 @@ impl NodeRenderer {
         let node_changed = node.is_some_and(|node| self.set_node(node));
         let changes = self.rules.apply(resync, pods);
         let all = node_changed || self.generation == 0;
-        let interfaces = self.set_hairpins(resync, pods) || changes.interfaces || all;
+        let interfaces = self.set_hairpins(pods) || changes.interfaces || all;
         self.pending = Changes { locals: changes.locals || interfaces, interfaces, global: changes.global || all };
         self.stale = node_changed;
         if !self.pending.is_empty() {

@@ -74,7 +74,7 @@ impl Random {
     }
 }
 
-/// The verdict of the tiers by definition, with the rule and tier that decided.
+/// Returns the verdict of the tiers by definition, with the rule and tier that decided.
 fn truth(sets: &SetMirror, list: Option<&TieredList>, peer: IpAddr, port: u16) -> (Action, Option<(Tier, OriginId)>) {
     for tier in Tier::ALL {
         let mut rules = list.iter().flat_map(|list| &list.rules).filter(|rule| rule.tier == tier);

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 use bulkhead_classifier::identity::{IdentityTables, PolicyMap, Row};
-use bulkhead_classifier::{Action, OriginId, RuleList, ServiceSet, Services, Verdict};
+use bulkhead_classifier::{Action, OriginId, RuleList, Verdict};
 
 use super::parties::{OWN_NODE, Parties, Tag, tag};
 use crate::contract::{Peers, RuleAction, TieredList};
-use crate::object::Tier;
+use crate::decision::decide;
 use crate::origin::{Direction, Origins};
 
 /// The decisions (action and origin) in all policy maps, each with a number.
@@ -138,32 +138,14 @@ impl Listed {
 
 /// Evaluates these rules, which are sorted by tier.
 fn row(list: &TieredList, rules: &[usize], direction: Direction, decisions: &mut Decisions) -> Row {
-    let mut row: Vec<(ServiceSet, Verdict)> = Vec::new();
-    let mut decide = |services: ServiceSet, verdict: Verdict| match row.iter_mut().find(|(_, same)| *same == verdict) {
-        _ if services.is_empty() => {}
-        Some((decided, _)) => *decided = decided.union(&services),
-        None => row.push((services, verdict)),
+    let pieces = decide(rules.iter().map(|&at| &list.rules[at]), |_, _| {});
+    let verdict = |(services, by)| {
+        let verdict = match by {
+            Some((RuleAction::Deny, origin)) => decisions.verdict(Action::Deny, origin),
+            Some((_, origin)) => decisions.verdict(Action::Allow, origin),
+            None => decisions.verdict(Action::Allow, Origins::not_isolated(direction)),
+        };
+        (services, verdict)
     };
-    let mut undecided = ServiceSet::all();
-    // Services that the current tier has neither decided nor passed.
-    let (mut tier, mut asked) = (Tier::Admin, undecided.clone());
-    for rule in rules.iter().map(|&at| &list.rules[at]) {
-        if rule.tier != tier {
-            (tier, asked) = (rule.tier, undecided.clone());
-        }
-        let hit = match &rule.services {
-            Services::Any => asked.clone(),
-            Services::Set(services) => asked.intersect(services),
-        };
-        asked = asked.subtract(&hit);
-        let action = match rule.action {
-            RuleAction::Accept => Action::Allow,
-            RuleAction::Deny => Action::Deny,
-            RuleAction::Pass => continue,
-        };
-        undecided = undecided.subtract(&hit);
-        decide(hit, decisions.verdict(action, rule.origin));
-    }
-    decide(undecided, decisions.verdict(Action::Allow, Origins::not_isolated(direction)));
-    row
+    pieces.into_iter().map(verdict).collect()
 }

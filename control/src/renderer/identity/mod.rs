@@ -39,7 +39,8 @@ use self::maps::{Decisions, Listed};
 use self::moves::Moves;
 use self::parties::{Change, Parties, Tag, tag};
 use super::acl::{AclTable, Attachment, EnforcedAt, Interface, NodeTables};
-use super::{BoxError, Renderer, hairpin};
+use super::hairpin::{self, Hairpins};
+use super::{BoxError, Renderer};
 use crate::contract::{Endpoint, ListId, Peers, TieredList, Transaction};
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
@@ -79,8 +80,7 @@ pub struct IdentityRenderer {
     endpoints: Arc<[EndpointMaps]>,
     known: Arc<[Party]>,
     interfaces: Arc<[Interface]>,
-    /// The tables for connections of a pod to itself through a Service, for the pods where any is denied.
-    hairpins: BTreeMap<PodName, Arc<Tables>>,
+    hairpins: Hairpins,
     published: Option<Arc<NodeTables>>,
     generation: u64,
     work: IdentityWork,
@@ -117,7 +117,7 @@ impl IdentityRenderer {
             endpoints: Arc::from([]),
             known: Arc::from([]),
             interfaces: Arc::default(),
-            hairpins: BTreeMap::new(),
+            hairpins: Hairpins::default(),
             published: None,
             generation,
             work: IdentityWork::default(),
@@ -192,13 +192,14 @@ impl IdentityRenderer {
     }
 
     fn connect(&mut self) {
+        let (_, hairpins) = self.hairpins.tables();
         let pods = self.locals.iter().map(|(name, local)| Interface {
             attachment: Attachment::Pod(name.clone()),
             addresses: local.endpoint.addresses.clone(),
             mac: local.endpoint.mac,
             table: IDENTITIES,
             hairpin: Some(Origins::OWN_POD),
-            hairpin_table: self.hairpins.keys().position(|of| of == name).map(|at| IDENTITIES + 1 + at),
+            hairpin_table: hairpins.get(name).map(|at| IDENTITIES + 1 + at),
         });
         let own = self.nodes.get(&self.node).cloned().unwrap_or_default();
         let others = [(Attachment::Uplink, Vec::new()), (Attachment::Host, own)].map(|(attachment, addresses)| {
@@ -209,23 +210,18 @@ impl IdentityRenderer {
 
     /// Compiles the hairpin tables. Returns whether any changed.
     fn set_hairpins(&mut self) -> bool {
-        let mut hairpins = BTreeMap::new();
-        for (name, Local { endpoint, .. }) in &self.locals {
-            let names = |peers: &Peers, address| match peers {
+        let mut changed = self.hairpins.retain(|pod| self.locals.contains_key(pod));
+        for (pod, Local { endpoint, .. }) in &self.locals {
+            let rules = hairpin::rules(&endpoint.rules, &endpoint.addresses, |peers, address| match peers {
                 Peers::Any => true,
                 Peers::OwnNode => false,
                 Peers::Sets(sets) => {
                     let of = self.parties.sets_of(self.identity_of(address));
                     sets.iter().any(|&set| of.contains(&tag(set)))
                 }
-            };
-            let Some(rules) = hairpin::of_tiers(&endpoint.rules, &endpoint.addresses, names) else { continue };
-            let known = self.hairpins.get(name).filter(|known| *known.rules() == *rules).cloned();
-            hairpins.insert(name.clone(), known.unwrap_or_else(|| hairpin::tables(rules)));
+            });
+            changed |= self.hairpins.set(pod, rules.as_deref());
         }
-        let same = |(old, new): ((_, &Arc<Tables>), (_, &Arc<Tables>))| old.0 == new.0 && Arc::ptr_eq(old.1, new.1);
-        let changed = self.hairpins.len() != hairpins.len() || !self.hairpins.iter().zip(&hairpins).all(same);
-        self.hairpins = hairpins;
         changed
     }
 
@@ -244,10 +240,7 @@ impl IdentityRenderer {
             others,
             self.decisions.rules(),
         );
-        let hairpins = self
-            .hairpins
-            .iter()
-            .map(|(name, tables)| AclTable { name: format!("hairpin:{name}").into(), tables: tables.clone() });
+        let (hairpins, _) = self.hairpins.tables();
         self.generation += 1;
         self.published = Some(Arc::new(NodeTables {
             node: self.node.clone(),
@@ -258,7 +251,7 @@ impl IdentityRenderer {
                 name: "identities".into(),
                 tables: Arc::new(Tables::of_identities(Arc::new(tables))),
             })
-            .chain(hairpins)
+            .chain(hairpins.into_iter().map(|(name, tables)| AclTable { name, tables }))
             .collect(),
         }));
     }

@@ -41,7 +41,7 @@ const DB: &str = "172.17.0.2";
 const FRONTEND: &str = "172.17.0.3";
 const BACKENDS: [&str; 2] = ["172.17.0.4", "172.17.0.5"];
 
-/// The four containers of the toy enforcer.
+/// Returns the four containers of the toy enforcer.
 fn redis() -> Pipeline {
     let mut pipeline = pipeline();
     let mut objects = vec![fixtures::namespace("default", ""), fixtures::node("n1", "192.168.0.1")];
@@ -69,7 +69,7 @@ fn table_2_1() -> Identities {
     identities
 }
 
-/// The ipcache in the form of the toy enforcer's tables, with identity numbers derived from labels.
+/// Returns the ipcache in the form of the toy enforcer's tables, with identity numbers derived from labels.
 fn ipcache(pipeline: &Pipeline, identities: &Identities) -> BTreeMap<IpAddr, u32> {
     let pods = pipeline.cache().pods().map(|(_, pod)| pod);
     pods.flat_map(|pod| {
@@ -79,7 +79,7 @@ fn ipcache(pipeline: &Pipeline, identities: &Identities) -> BTreeMap<IpAddr, u32
     .collect()
 }
 
-/// The allowing keys of a pod's policy cache: identity, protocol, port, direction.
+/// Returns the allowing keys of a pod's policy cache: identity, protocol, port, direction.
 fn policy_cache(pipeline: &Pipeline, identities: &Identities, pod: &str) -> BTreeSet<String> {
     let renderer = pipeline.identities().unwrap();
     let pod = fixtures::name(pod);

@@ -18,7 +18,7 @@ fn pod(name: &str) -> PodName {
     PodName::new("x", name)
 }
 
-/// A list whose rules allow sources or destinations at TCP ports and deny the rest.
+/// Returns a list whose rules allow sources or destinations at TCP ports and deny the rest.
 fn list(revision: u64, allowed: &[(Addresses, u16)]) -> Arc<PlainList> {
     let origin = OriginId(100 + u32::try_from(revision).unwrap());
     let rule = |(peers, port): &(Addresses, u16)| {
@@ -31,7 +31,7 @@ fn list(revision: u64, allowed: &[(Addresses, u16)]) -> Arc<PlainList> {
     Arc::new(PlainList { revision, previous: None, rules, own_node: None })
 }
 
-/// A list that does not fit and differs from every other.
+/// Returns a list that does not fit and differs from every other.
 fn huge(revision: u64) -> Arc<PlainList> {
     let peer = |at: u32| Addresses::prefix(IpAddr::from((0x1400_0000 + 2 * at).to_be_bytes()).into());
     let allowed: Vec<_> = (0..6_000u32).map(|at| (peer(at), u16::try_from(at % 7).unwrap())).collect();
@@ -40,11 +40,12 @@ fn huge(revision: u64) -> Arc<PlainList> {
 
 type Lists = (Option<Arc<PlainList>>, Option<Arc<PlainList>>);
 
-/// A change of pods: name, address, ingress and egress.
+/// Returns a change of pods: name, address, ingress and egress.
 fn pods(all: &[(&str, &str, Lists)]) -> PodChanges {
     let plain = |(name, of, (ingress, egress)): &(&str, &str, Lists)| {
         let (ingress, egress) = (ingress.clone(), egress.clone());
-        let plain = PlainPod { node: "n".into(), addresses: vec![address(of)], mac: None, ingress, egress };
+        let plain =
+            PlainPod { node: "n".into(), addresses: vec![address(of)], mac: None, ingress, egress, hairpin: None };
         (pod(name), Some(Arc::new(plain)))
     };
     all.iter().map(plain).collect()

@@ -30,6 +30,7 @@ fn with(number: u8, node: &str, list: Option<Arc<PlainList>>) -> (PodName, Optio
         mac: None,
         ingress: list,
         egress: None,
+        hairpin: None,
     };
     (pod(number.into()), Some(Arc::new(config)))
 }

@@ -126,7 +126,7 @@ fn a_pod_gets_addresses_routes_and_a_gateway_that_nobody_has_to_ask_for() {
     assert!(removed.iter().any(|asked| asked["request"] == "remove_port" && asked["arguments"]["container"] == pod.id));
 }
 
-/// Whether an attachment has left nothing: no interfaces on the node or in the container, and no leases.
+/// Whether neither the node nor the container has an interface of the attachment, and the node has no address lease.
 fn nothing_is_left(node: &Node, pod: &Sandbox) -> bool {
     node.interfaces().is_empty() && interfaces(&pod.netns).is_empty() && node.leases() == 0
 }

@@ -64,7 +64,7 @@ impl Drop for Denied {
     }
 }
 
-/// A tmux session. Dropping this value ends it.
+/// The name of the tmux session in which `top` runs. Drop kills the session.
 struct Screen(String);
 
 impl Screen {

@@ -147,9 +147,9 @@ fn v6_interval(net: Ipv6Net) -> (u128, u128) {
 
 /// An unsigned number that intervals consist of.
 pub(crate) trait Point: Copy + Ord {
-    /// The next number. `None` after the last.
+    /// Returns the next number. `None` after the last.
     fn next(self) -> Option<Self>;
-    /// The previous number. `None` before the first.
+    /// Returns the previous number. `None` before the first.
     fn previous(self) -> Option<Self>;
 }
 

@@ -40,7 +40,7 @@ impl Addresses {
         }
     }
 
-    /// The number of intervals. 0 for [`Addresses::Any`].
+    /// Returns the number of intervals. 0 for [`Addresses::Any`].
     pub fn intervals(&self) -> usize {
         match self {
             Self::Any => 0,

@@ -40,29 +40,29 @@ impl Key {
         Self { src, dst, src_port, dst_port, protocol, family: src_v6 as u8 | (dst_v6 as u8) << 1 }
     }
 
-    /// The source address.
+    /// Returns the source address.
     pub const fn src(&self) -> IpAddr {
         address(self.src, self.family & 1 != 0)
     }
 
-    /// The destination address.
+    /// Returns the destination address.
     pub const fn dst(&self) -> IpAddr {
         address(self.dst, self.family & 2 != 0)
     }
 
-    /// The IANA protocol number.
+    /// Returns the IANA protocol number.
     #[inline]
     pub const fn protocol(&self) -> u8 {
         self.protocol
     }
 
-    /// The source port, 0 for protocols without ports.
+    /// Returns the source port, 0 for protocols without ports.
     #[inline]
     pub const fn src_port(&self) -> u16 {
         self.src_port
     }
 
-    /// The destination port, 0 for protocols without ports.
+    /// Returns the destination port, 0 for protocols without ports.
     #[inline]
     pub const fn dst_port(&self) -> u16 {
         self.dst_port
@@ -79,7 +79,7 @@ impl Key {
     /// The family number of keys with two IPv6 addresses.
     pub(crate) const V6: u8 = 3;
 
-    /// The bits of both addresses, high half first.
+    /// Returns the bits of both addresses, high half first.
     #[inline]
     pub(crate) const fn bits(&self) -> ([u64; 2], [u64; 2]) {
         (self.src, self.dst)

@@ -84,7 +84,7 @@ impl PartedSet {
         })
     }
 
-    /// The number of intervals in all parts.
+    /// Returns the number of intervals in all parts.
     pub fn intervals(&self) -> usize {
         self.parts.iter().map(|part| part.v4_intervals().len() + part.v6_intervals().len()).sum()
     }

@@ -20,7 +20,7 @@ pub struct RuleList {
 }
 
 impl RuleList {
-    /// The number of rules.
+    /// Returns the number of rules.
     pub fn len(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }

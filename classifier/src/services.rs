@@ -19,7 +19,7 @@ impl PortRange {
     /// Every port.
     pub const ALL: Self = Self { first: 0, last: u16::MAX };
 
-    /// A range of one port.
+    /// Returns a range of one port.
     pub const fn one(port: u16) -> Self {
         Self { first: port, last: port }
     }

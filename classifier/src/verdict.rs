@@ -54,7 +54,7 @@ impl Verdict {
         self.0 & 1 == 0
     }
 
-    /// The deciding rule's position in the list. `None` if no rule matched.
+    /// Returns the deciding rule's position in the list. `None` if no rule matched.
     pub const fn rule(self) -> Option<usize> {
         if self.0 == u32::MAX { None } else { Some((self.0 >> 1) as usize) }
     }

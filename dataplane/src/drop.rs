@@ -17,7 +17,7 @@ macro_rules! drop_reasons {
             /// Every reason, in the order of the counters.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The stable `snake_case` name used in JSON and metric labels.
+            /// Returns the stable `snake_case` name used in JSON and metric labels.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -157,7 +157,7 @@ impl DropReason {
     /// Number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// The reason's position in [`DropReason::ALL`].
+    /// Returns the reason's position in [`DropReason::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }

@@ -54,12 +54,12 @@ impl Masquerade {
         !self.kept.contains(destination)
     }
 
-    /// The source address for connections to this destination. `None` if the node has no address of its family.
+    /// Returns the source address for connections to this destination. `None` if the node has no address of its family.
     pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         self.sources.iter().copied().find(|source| source.is_ipv4() == destination.is_ipv4())
     }
 
-    /// The source addresses, at most one per family.
+    /// Returns the source addresses, at most one per family.
     pub fn sources(&self) -> &[IpAddr] {
         &self.sources
     }

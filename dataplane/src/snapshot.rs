@@ -149,7 +149,7 @@ impl Snapshot {
         self
     }
 
-    /// The Services. `None` if another proxy translates them.
+    /// Returns the Services. `None` if another proxy translates them.
     pub fn services(&self) -> Option<&Services> {
         self.services.as_deref()
     }
@@ -161,7 +161,7 @@ impl Snapshot {
         self
     }
 
-    /// The masquerading configuration. `None` if pods keep their addresses.
+    /// Returns the masquerading configuration. `None` if pods keep their addresses.
     pub fn masquerade(&self) -> Option<&Masquerade> {
         self.masquerade.as_deref()
     }
@@ -181,22 +181,22 @@ impl Snapshot {
         Self::new(0, Vec::new(), Vec::new(), Routes::default()).expect("nothing in it can contradict anything")
     }
 
-    /// The generation. Each publish has a higher one.
+    /// Returns the generation. Each publish has a higher one.
     pub const fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The ports, indexed by [`PortId`].
+    /// Returns the ports, indexed by [`PortId`].
     pub fn ports(&self) -> &[PortConfig] {
         &self.ports
     }
 
-    /// The tables, indexed by [`TableId`].
+    /// Returns the tables, indexed by [`TableId`].
     pub fn tables(&self) -> &[Arc<Tables>] {
         &self.tables
     }
 
-    /// The routing table.
+    /// Returns the routing table.
     pub const fn routes(&self) -> &Routes {
         &self.routes
     }
@@ -218,7 +218,7 @@ impl Snapshot {
         Decision { table: Some(table), rule, origin }
     }
 
-    /// The node's port, addresses and routes, as the Services need them.
+    /// Returns the node's port, addresses and routes, as the Services need them.
     pub(crate) fn node(&self) -> Node<'_> {
         let addresses = self.host.and_then(|host| self.port(host)).map_or(&[][..], |host| &host.addresses);
         Node { host: self.host, addresses, owners: &self.owners, routes: &self.routes }
@@ -234,19 +234,19 @@ impl Snapshot {
         self.owners.get(address)
     }
 
-    /// The port of the node itself. `None` if there is none.
+    /// Returns the port of the node itself. `None` if there is none.
     pub const fn host(&self) -> Option<PortId> {
         self.host
     }
 
-    /// The port towards other nodes and external networks. `None` if there is none.
+    /// Returns the port towards other nodes and external networks. `None` if there is none.
     pub const fn uplink(&self) -> Option<PortId> {
         self.uplink
     }
 
-    /// The generation of the last change that affects packets from or to the port: its addresses, link, table, or a route through it. 0 for
-    /// an unknown port. Decisions about packets between two ports stay valid while both epochs are unchanged. All ports share tables by
-    /// identity, so there only rules about the port's own addresses count.
+    /// Returns the generation of the last change that affects packets from or to the port: its addresses, link, table, or a route through
+    /// it. 0 for an unknown port. Decisions about packets between two ports stay valid while both epochs are unchanged. All ports share
+    /// tables by identity, so there only rules about the port's own addresses count.
     pub fn epoch(&self, id: PortId) -> u64 {
         self.epochs.get(id.index()).copied().unwrap_or_default()
     }
@@ -255,7 +255,7 @@ impl Snapshot {
         self.services.as_ref().map_or(0, |services| services.epoch())
     }
 
-    /// All port ids, in order.
+    /// Returns all port ids, in order.
     pub fn ids(&self) -> impl Iterator<Item = PortId> + use<> {
         (0..self.ports.len()).map(|at| PortId(u16::try_from(at).expect("checked in Snapshot::new")))
     }

@@ -84,7 +84,7 @@ impl PlainV4 {
         Ends::v4(self.received.rotate_left(32 * turned), self.received_ports.rotate_left(16 * turned))
     }
 
-    /// The translation's changes to checksums.
+    /// Returns the translation's changes to checksums.
     #[inline]
     pub(crate) const fn changes(&self) -> Changes {
         self.changes

@@ -46,7 +46,7 @@ use watcher::Watcher;
 /// Lines queued per client: a tenth of a second at the default rate, and less than a megabyte.
 const WAITING: usize = 1024;
 
-/// Verdicts kept for `--last` and for Hubble's clients. They take some megabytes.
+/// Number of the newest verdicts that the stream thread keeps for `--last` and Hubble's clients: a few megabytes of memory.
 pub(super) const REMEMBERED: usize = 4096;
 
 /// A client's request: `monitor`, `trace`, or Hubble's `GetFlows`.

@@ -90,7 +90,7 @@ impl Drop for Bulk {
     }
 }
 
-/// The byte at offset `at` of the stream.
+/// Returns the byte at offset `at` of the stream.
 fn byte_at(at: u64) -> u8 {
     // The sequence has no short period, in which a lost or repeated packet would go unnoticed.
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8

@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 
 use super::lab::netns::Netns;
 
-/// The folder of the standard plugins (`host-local`, `ptp`): `BULKHEAD_CNI_PLUGINS`, or where Debian's containernetworking-plugins or the
-/// Kubernetes packages install them. `None` if `host-local` is in none of them.
+/// Returns the folder of the standard plugins (`host-local`, `ptp`): `BULKHEAD_CNI_PLUGINS`, or where Debian's containernetworking-plugins
+/// or the Kubernetes packages install them. `None` if `host-local` is in none of them.
 pub fn plugins() -> Option<PathBuf> {
     let named = std::env::var_os("BULKHEAD_CNI_PLUGINS").map(PathBuf::from);
     let usual = ["/usr/lib/cni", "/opt/cni/bin"].map(PathBuf::from);
@@ -72,7 +72,7 @@ impl Sandbox {
         Path::new("/run/netns").join(self.netns.name())
     }
 
-    /// The pod's addresses from the result of the ADD, without prefix lengths.
+    /// Returns the pod's addresses from the result of the ADD, without prefix lengths.
     pub fn addresses(&self) -> Vec<String> {
         let ips = self.result["ips"].as_array().unwrap().iter();
         ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
@@ -86,7 +86,7 @@ impl Sandbox {
         self.addresses().into_iter().find(|address| address.contains(':')).unwrap()
     }
 
-    /// The name of the host end of the pod's veth.
+    /// Returns the name of the host end of the pod's veth.
     pub fn node_end(&self) -> String {
         let interfaces = self.result["interfaces"].as_array().unwrap();
         let node = interfaces.iter().find(|interface| interface.get("sandbox").is_none());

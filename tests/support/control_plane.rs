@@ -120,7 +120,7 @@ impl Cluster {
         drop(self.server.take());
     }
 
-    /// The last 20 lines of the server's log, newest first.
+    /// Returns the last 20 lines of the server's log, newest first.
     fn log(&self) -> String {
         let log = fs::read_to_string(self.folder.join("server.log")).unwrap_or_default();
         log.lines().rev().take(20).collect::<Vec<_>>().join("\n")
@@ -196,7 +196,7 @@ impl Cluster {
         assert_eq!(code, 200, "{answer:#}");
     }
 
-    /// The server's minor version: 20 for 1.20.
+    /// Returns the server's minor version: 20 for 1.20.
     pub fn minor_version(&self) -> u32 {
         let (_, version) = self.ask("GET", "/version", None);
         // Some builds append a `+`.
@@ -240,12 +240,12 @@ impl Cluster {
         answer["status"]["token"].as_str().unwrap().to_owned()
     }
 
-    /// The server's certificate file. It includes the certificate of the CA, which clients need.
+    /// Returns the server's certificate file. It includes the certificate of the CA, which clients need.
     pub fn certificate(&self) -> PathBuf {
         self.folder.join("certificates/apiserver.crt")
     }
 
-    /// A kubeconfig as YAML that reads the token from this file.
+    /// Returns a kubeconfig as YAML that reads the token from this file.
     pub fn kubeconfig(&self, token_file: &Path) -> String {
         let config = json!({
             "apiVersion": "v1",
@@ -262,12 +262,12 @@ impl Cluster {
     }
 }
 
-/// The API path of an object.
+/// Returns the API path of an object.
 fn one(object: &Value) -> String {
     format!("{}/{}", collection(object), object["metadata"]["name"].as_str().unwrap())
 }
 
-/// The API path of the collection for an object's kind and namespace.
+/// Returns the API path of the collection for an object's kind and namespace.
 fn collection(object: &Value) -> String {
     let version = object["apiVersion"].as_str().unwrap();
     let kind = object["kind"].as_str().unwrap().to_lowercase();

@@ -8,7 +8,7 @@ use bulkhead_dataplane::wire::{icmpv4, icmpv6, ipv4, ipv6, tcp, udp};
 /// Marks a packet's number, which follows it at the end of the payload.
 const MARK: [u8; 4] = *b"#bh#";
 
-/// The number in a frame. `None` if the frame has no [`MARK`].
+/// Returns the number in a frame. `None` if the frame has no [`MARK`].
 pub fn number_in(frame: &[u8]) -> Option<usize> {
     let at = frame.windows(MARK.len()).rposition(|bytes| bytes == MARK)? + MARK.len();
     let number = frame.get(at..at + 4)?.first_chunk()?;
@@ -383,7 +383,7 @@ impl Talk {
         ipv4::Packet::new_checked(packet.as_mut_slice()).unwrap().fill_checksum();
     }
 
-    /// The next packet's payload: 8 bytes, of which four are its number.
+    /// Returns the next packet's payload: 8 bytes, of which four are its number.
     fn payload(&self) -> Vec<u8> {
         [MARK, u32::try_from(self.planned.len()).unwrap().to_be_bytes()].concat()
     }

@@ -51,7 +51,7 @@ impl Drop for FakeVswitch {
     }
 }
 
-/// The answer of a healthy vswitch to a request.
+/// Returns the answer of a healthy vswitch to a request.
 pub fn content(request: &Value) -> Value {
     match request["request"].as_str().unwrap_or_default() {
         "add_port" => json!({"port": "p", "interface": "i", "state": "open", "generation": 1, "waited_ms": 0}),

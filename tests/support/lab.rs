@@ -76,7 +76,7 @@ impl Attach {
         }
     }
 
-    /// The value of the configuration's field `attach`.
+    /// Returns the value for the configuration's field `attach`: `tc` or `xdp`.
     const fn name(self) -> &'static str {
         match self {
             Self::Tc => "tc",
@@ -152,7 +152,7 @@ impl Lab {
         self.options.attach == Attach::Tc
     }
 
-    /// The path of a file in this lab's folder.
+    /// Returns the path of a file in this lab's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -266,7 +266,7 @@ impl Lab {
         format!("fd00:18::1{}", self.options.node)
     }
 
-    /// The node and its pods as Kubernetes objects, as YAML documents.
+    /// Returns the node and its pods as Kubernetes objects, as YAML documents.
     pub fn objects(&self) -> String {
         let (name, v4, v6, number) = (self.node_name(), self.node_v4(), self.node_v6(), self.options.node);
         let labels = &self.node_labels;
@@ -408,7 +408,7 @@ impl Lab {
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     }
 
-    /// The vswitch's log. Empty if the file does not exist.
+    /// Returns the vswitch's log. Empty if the file does not exist.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
@@ -424,12 +424,12 @@ impl Lab {
         eventually("the new state is in force", || self.count("in force") > before);
     }
 
-    /// The number of times that this text occurs in the log.
+    /// Returns the number of times that this text occurs in the log.
     pub fn count(&self, text: &str) -> usize {
         self.log().matches(text).count()
     }
 
-    /// The vswitch's counters as its JSON summary, requested by SIGUSR1.
+    /// Returns the vswitch's counters as its JSON summary, requested by SIGUSR1.
     pub fn summary(&mut self) -> Value {
         let vswitch = self.vswitch.as_mut().unwrap();
         vswitch.signal("USR1");
@@ -476,7 +476,7 @@ impl Lab {
         self.node.sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0");
     }
 
-    /// A counter of a pod's kernel in `/proc/net/snmp`.
+    /// Returns a counter of a pod's kernel in `/proc/net/snmp`.
     pub fn counter(&self, pod: &str, protocol: &str, name: &str) -> u64 {
         let text = self.get(pod).netns.exec("cat /proc/net/snmp");
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(protocol)).map(str::split_whitespace);
@@ -578,7 +578,7 @@ pub fn has_xdp(netns: &Netns, interface: &str) -> bool {
     netns.ip(&format!("-d link show dev {interface}")).contains("prog/xdp")
 }
 
-/// The number of the vswitch's programs on the interface with this index in the calling thread's namespace.
+/// Returns the number of the vswitch's programs on the interface with this index in the calling thread's namespace.
 pub fn own_programs(index: u32) -> usize {
     let at_tc = tc_programs(index).unwrap().iter().filter(|program| program.name.starts_with("bulkhead")).count();
     at_tc + xdp_programs(index).unwrap().len()
@@ -623,7 +623,7 @@ impl Dump {
         Self { tcpdump, path }
     }
 
-    /// The packets captured so far, printed by tcpdump with these arguments.
+    /// Returns the packets captured so far, printed by tcpdump with these arguments.
     pub fn so_far(&self, words: &str) -> String {
         tcpdump_read(&self.path, words)
     }

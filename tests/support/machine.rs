@@ -99,7 +99,7 @@ impl NodePrograms {
         is_dynamic.then(|| format!("{} is not a static one (busybox-static)", busybox.display()))
     }
 
-    /// The kubelet's minor version: 20 for 1.20.
+    /// Returns the kubelet's minor version: 20 for 1.20.
     fn minor_version(&self) -> u32 {
         let said = run(self.kubelet.to_str().unwrap(), &["--version"]);
         said.split('.').nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no version: {said}"))
@@ -204,7 +204,7 @@ impl Machine {
         machine
     }
 
-    /// A command that runs in the machine and is killed when the test's thread ends.
+    /// Returns a command that runs in the machine and is killed when the test's thread ends.
     pub fn command(&self, program: &Path, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.first.to_string(), "--mount", "--pid", "--net"]);
@@ -360,13 +360,13 @@ impl Machine {
         self.output("ctr", &[&exec[..], words].concat())
     }
 
-    /// The process id of the pod's first container. `None` if the container does not run.
+    /// Returns the process id of the pod's first container. `None` if the container does not run.
     pub fn process(&self, pod: &Value) -> Option<u32> {
         let group = find(&Path::new(CONTROL_GROUPS).join("memory").join(&self.name), container(pod)?)?;
         fs::read_to_string(group.join("cgroup.procs")).ok()?.lines().next()?.parse().ok()
     }
 
-    /// The path of the pod's network namespace. Panics if the pod's first container does not run.
+    /// Returns the path of the pod's network namespace. Panics if the pod's first container does not run.
     pub fn netns(&self, pod: &Value) -> PathBuf {
         let process = self.process(pod).unwrap_or_else(|| panic!("it does not run: {pod:#}"));
         PathBuf::from(format!("/proc/{process}/ns/net"))
@@ -423,7 +423,7 @@ impl Drop for Machine {
     }
 }
 
-/// The root folder of each control group controller. A controller can occur twice, under two names.
+/// Returns the root folder of each control group controller. A controller can occur twice, under two names.
 fn controllers() -> Vec<PathBuf> {
     let entries = fs::read_dir(CONTROL_GROUPS).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
@@ -448,7 +448,7 @@ fn remove_group(group: &Path) {
     let _ = fs::remove_dir(group);
 }
 
-/// The ID of the pod's first container. `None` before the kubelet reports one.
+/// Returns the ID of the pod's first container. `None` before the kubelet reports one.
 fn container(pod: &Value) -> Option<&str> {
     pod["status"]["containerStatuses"][0]["containerID"].as_str()?.strip_prefix("containerd://")
 }

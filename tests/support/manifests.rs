@@ -10,7 +10,7 @@ pub(crate) fn documents(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// The objects of a folder's kustomization.yaml, with its image names applied.
+/// Returns the objects of a folder's kustomization.yaml, with its image names applied.
 pub(crate) fn kustomized(folder: &Path) -> Vec<Value> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     let kustomization = documents(&read("kustomization.yaml")).remove(0);
@@ -29,7 +29,7 @@ pub(crate) fn kustomized(folder: &Path) -> Vec<Value> {
     objects
 }
 
-/// The containers of a workload, including init containers.
+/// Returns the containers of a workload, including init containers.
 pub(crate) fn containers_mut(object: &mut Value) -> Vec<&mut Value> {
     let Some(spec) = object.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut) else {
         return Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn containers_mut(object: &mut Value) -> Vec<&mut Value> {
     lists.flat_map(|(_, list)| list.as_array_mut().unwrap()).collect()
 }
 
-/// The same as [`containers_mut`], without mutable access.
+/// Returns the same as [`containers_mut`], without mutable access.
 pub(crate) fn containers(object: &Value) -> Vec<&Value> {
     let lists = ["initContainers", "containers"].map(|name| &object["spec"]["template"]["spec"][name]);
     lists.into_iter().filter_map(Value::as_array).flatten().collect()

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The repository's root folder.
+/// Returns the repository's root folder.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The program under test. If `BULKHEAD_RUNNER` is set, its words are the command that runs another build, for example the WebAssembly
-/// build.
+/// Returns the program under test. If `BULKHEAD_RUNNER` is set, its words are the command that runs another build, for example the
+/// WebAssembly build.
 fn program() -> Command {
     let Ok(runner) = env::var("BULKHEAD_RUNNER") else { return Command::new(env!("CARGO_BIN_EXE_bulkhead")) };
     let mut words = runner.split_whitespace();
@@ -62,14 +62,14 @@ pub(crate) fn scratch(name: &str, contents: &(impl AsRef<[u8]> + ?Sized)) -> Str
     path.to_str().unwrap().to_owned()
 }
 
-/// The program's standard output. Panics if its exit code differs from `code`.
+/// Returns the program's standard output. Panics if its exit code differs from `code`.
 pub(crate) fn stdout(output: &Output, code: i32) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "standard error: {errors}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The folder of the known answers. If it is absent, prints the reason and returns `None`; under CI, panics.
+/// Returns the folder of the known answers. If it is absent, prints the reason and returns `None`; under CI, panics.
 pub(crate) fn cases() -> Option<PathBuf> {
     folder("BULKHEAD_CASES", "../shared/cases")
 }

@@ -49,8 +49,8 @@ macro_rules! require {
     };
 }
 
-/// The first two CPUs that this process may use; a container or `taskset` may allow any set. With fewer, prints a reason and returns
-/// `None`.
+/// Returns the first two CPUs that this process may use; a container or `taskset` may allow any set. With fewer, prints a reason and
+/// returns `None`.
 pub fn two_cores() -> Option<[usize; 2]> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
@@ -131,7 +131,7 @@ impl Netns {
         self.shell(&format!("echo {value} > {path}"));
     }
 
-    /// A command that runs in this namespace, without standard input.
+    /// Returns a command that runs in this namespace, without standard input.
     pub fn command<S: AsRef<OsStr>>(&self, program: impl AsRef<OsStr>, args: &[S]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program).args(args);
@@ -175,7 +175,7 @@ impl Netns {
         server
     }
 
-    /// A counter of an interface in /proc/net/dev by column, from 0: 1 is received packets, 9 is sent packets.
+    /// Returns a counter of an interface in /proc/net/dev by column, from 0: 1 is received packets, 9 is sent packets.
     pub fn statistic(&self, interface: &str, column: usize) -> u64 {
         let table = self.exec("cat /proc/net/dev");
         let line = table.lines().find_map(|line| line.trim().strip_prefix(&format!("{interface}:"))).unwrap();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::lab::{self, Lab};
 
-/// A lab with these pods, which reaches the outside machine through its host port. A pod's label `app` is its name.
+/// Returns a lab with these pods, which reaches the outside machine through its host port. A pod's label `app` is its name.
 pub fn beside_a_server(pods: &[&str]) -> Lab {
     let mut lab = Lab::new();
     for name in pods {
@@ -18,13 +18,13 @@ pub fn beside_a_server(pods: &[&str]) -> Lab {
     lab
 }
 
-/// The Node object of the lab's node.
+/// Returns the Node object of the lab's node.
 pub fn node(lab: &Lab) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": lab.node_name()}, "spec": {"podCIDRs": ["10.244.1.0/24"], "podCIDR": "10.244.1.0/24"},
         "status": {"addresses": [{"type": "InternalIP", "address": lab.node_v4()}]}})
 }
 
-/// The Pod object of a pod of the lab.
+/// Returns the Pod object of a pod of the lab.
 pub fn pod(lab: &Lab, name: &str) -> Value {
     let lab::Pod { v4, v6, .. } = lab.get(name);
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
@@ -32,7 +32,7 @@ pub fn pod(lab: &Lab, name: &str) -> Value {
         "status": {"phase": "Running", "podIP": v4, "podIPs": [{"ip": v4}, {"ip": v6}]}})
 }
 
-/// A NetworkPolicy that denies all ingress of the pod `server`.
+/// Returns a NetworkPolicy that denies all ingress of the pod `server`.
 pub fn deny() -> Value {
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny", "namespace": "default"},
         "spec": {"podSelector": {"matchLabels": {"app": "server"}}, "policyTypes": ["Ingress"]}})

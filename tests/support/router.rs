@@ -121,7 +121,7 @@ impl First {
     }
 }
 
-/// The TCP or UDP checksum (RFC 1071). The checksum field in `payload` must be 0.
+/// Returns the TCP or UDP checksum (RFC 1071). The checksum field in `payload` must be 0.
 fn checksum(first: &First, payload: &[u8]) -> u16 {
     let octets = |address: IpAddr| match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -220,7 +220,7 @@ impl Router {
         }
     }
 
-    /// The wire with this address behind it. Panics if no wire has it.
+    /// Returns the wire with this address behind it. Panics if no wire has it.
     pub fn wire(&self, address: IpAddr) -> usize {
         self.behind.iter().position(|behind| behind.contains(&address)).unwrap_or_else(|| panic!("{address}"))
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::lasting::inside;
 use super::{Lab, policy};
 
-/// A policy that allows `b` to receive only TCP port 6379 from `a`.
+/// Returns a policy that allows `b` to receive only TCP port 6379 from `a`.
 pub fn only_redis() -> String {
     policy(
         "only-redis",

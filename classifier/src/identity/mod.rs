@@ -97,7 +97,7 @@ impl IdentityTables {
         &self.decisions
     }
 
-    /// The ipcache, which maps addresses to numbers.
+    /// Returns the ipcache, which maps addresses to numbers.
     pub fn cache(&self) -> &IpCache {
         &self.cache
     }

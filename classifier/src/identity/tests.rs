@@ -122,7 +122,7 @@ fn tables(cache: IpCache, open: &[u32]) -> IdentityTables {
     IdentityTables::new(1, Arc::new(cache), parties.into(), endpoints.into(), ALLOW, decisions)
 }
 
-/// The parties of addresses 1, 2, 4 and 5.
+/// Returns the parties of addresses 1, 2, 4 and 5.
 fn cache(parties: [u32; 4]) -> IpCache {
     let sets = [1, 2, 4, 5].map(|at| set(&[at]));
     IpCache::default().changed(&sets.each_ref(), |_, changes| parties[changes[0]])

@@ -143,7 +143,7 @@ mod random {
         )
     }
 
-    /// A list in which catch-all rules are rare. Otherwise most rules would never be reached.
+    /// Returns a list in which catch-all rules are rare. Otherwise most rules would never be reached.
     pub(super) fn rules() -> impl Strategy<Value = Vec<Rule>> {
         (prop::collection::vec(rule(), 0..40), any::<bool>(), any::<bool>()).prop_map(
             |(mut rules, twice, every_port)| {
@@ -343,7 +343,7 @@ proptest! {
     }
 }
 
-/// A node's exit: few rules, whose sets contain the cluster's pods.
+/// Returns a node's exit: few rules, whose sets contain the cluster's pods.
 fn exit(pods: &[u32]) -> Vec<Rule> {
     let set = |step: u32| -> Addresses {
         let members =

@@ -8,7 +8,7 @@ fn set(at: u32) -> LabelSet {
     LabelSet::of_pod("x", &labels(&format!("app=a{at}")))
 }
 
-/// A store of few numbers, so that nearly all collide.
+/// Returns a store of few numbers, so that nearly all collide.
 fn small(count: u32) -> Identities {
     Identities::with(Identity::FIRST, count, false)
 }
@@ -17,7 +17,7 @@ fn numbers(identities: &Identities) -> Vec<(Identity, String)> {
     identities.iter().map(|(number, labels)| (number, labels.to_string())).collect()
 }
 
-/// The definition: label sets choose in order of precedence.
+/// Assigns numbers by the definition: label sets choose in order of precedence.
 fn truth(sets: &BTreeSet<LabelSet>, count: u32) -> Vec<(Identity, String)> {
     let mut order: Vec<&LabelSet> = sets.iter().collect();
     order.sort_by_key(|labels| (labels.hash(), (*labels).clone()));

@@ -22,7 +22,7 @@ fn tcp(src: &str, dst: &str, port: u16) -> Key {
     Key::new(src.parse().unwrap(), dst.parse().unwrap(), protocol::TCP, 40_000, port)
 }
 
-/// The verdict and its origin at the interface where a packet leaves a node's vswitch.
+/// Returns the verdict and its origin at the interface where a packet leaves a node's vswitch.
 fn judge(pipeline: &Pipeline, node: &str, key: &Key) -> (Action, Option<Origin>) {
     let tables = pipeline.node_tables(node).expect("the node is in the scope");
     let dst: IpAddr = key.dst();
@@ -432,7 +432,7 @@ fn a_policy_that_is_deleted_from_a_namespace_that_stays_is_gone_at_once() {
 /// A table's rules, with the meaning of their origins.
 type MeaningfulRules = Vec<(Rule, Option<Origin>)>;
 
-/// The rules of all interfaces, with the origins' meanings instead of their numbers, which depend on the order of events.
+/// Returns the rules of all interfaces, with the origins' meanings instead of their numbers, which depend on the order of events.
 fn enforced(pipeline: &Pipeline) -> Vec<(String, MeaningfulRules)> {
     let mut all = Vec::new();
     for node in ["n1", "n2"] {

@@ -184,7 +184,8 @@ impl Rows {
         (lists, self.sides)
     }
 
-    /// Returns the list's side for each class, by number. Classes that the same rules match share it. `named` is empty before and after.
+    /// Returns, for each class as the peer, the position in `sides` of what the list decides about it. `named` is scratch space with an
+    /// empty vector per class, and is empty again afterwards.
     fn row(&mut self, list: &TieredList, named: &mut [Vec<u32>]) -> Vec<u32> {
         let mut touched: Vec<u32> = Vec::new();
         for (rule, at) in list.rules.iter().zip(0..) {

@@ -1,7 +1,7 @@
 //! The effect of removing rules or whole policies, for all addresses and ports.
 //!
 //! **Purpose.** [`Removals`] finds out whether a rule, a policy or a group of both can be removed without changing a verdict, and why. It
-//! uses one compiled state and compiles nothing: a rule occurs in few lists and matches few classes of peers.
+//! reads one compiled state instead of compiling a state without the rule, because a rule occurs in few lists and matches few classes.
 //!
 //! **Not its purpose.** File names, advice, and the effect of changing a rule.
 //!

@@ -78,7 +78,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A valid spec in which one place has a random value.
+/// Returns a valid spec in which one place has a random value.
 fn spec() -> impl Strategy<Value = Value> {
     let good = json!({
         "podSelector": {"matchLabels": {"app": "web"}},

@@ -50,7 +50,7 @@ pub const DEEPEST: usize = 32;
 
 /// A packet's fields that filters test.
 pub(crate) trait Subject {
-    /// The IANA protocol number.
+    /// Returns the IANA protocol number.
     fn protocol(&self) -> u8;
     fn is_v6(&self) -> bool;
     /// Source and destination address.

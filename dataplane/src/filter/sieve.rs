@@ -291,7 +291,7 @@ impl Sieve {
         }
     }
 
-    /// The test that the fewest packets pass. `None` if the sieve passes every packet.
+    /// Returns the test that the fewest packets pass. `None` if the sieve passes every packet.
     #[inline]
     pub(crate) fn first(&self) -> Option<&Test> {
         self.tests.first().map(|(_, test)| test)

@@ -12,19 +12,19 @@ const IP: usize = ethernet::HEADER_LEN;
 const DESTINATION_V4: Range<usize> = IP + ipv4::field::DESTINATION.start..IP + ipv4::field::DESTINATION.end;
 const DESTINATION_V6: Range<usize> = IP + ipv6::field::DESTINATION.start..IP + ipv6::field::DESTINATION.end;
 
-/// The ethertype. `None` if the header is truncated.
+/// Returns the ethertype. `None` if the header is truncated.
 #[inline]
 pub(super) fn ethertype_of(frame: &[u8]) -> Option<u16> {
     frame.first_chunk::<{ ethernet::HEADER_LEN }>().map(|head| u16::from_be_bytes([head[12], head[13]]))
 }
 
-/// The destination MAC address. `None` if the header is truncated.
+/// Returns the destination MAC address. `None` if the header is truncated.
 #[inline]
 pub(super) fn destination_mac(frame: &[u8]) -> Option<Mac> {
     frame.first_chunk::<6>().copied()
 }
 
-/// The source MAC address. `None` if the header is truncated.
+/// Returns the source MAC address. `None` if the header is truncated.
 #[inline]
 pub(super) fn source_mac(frame: &[u8]) -> Option<Mac> {
     frame.get(6..12)?.try_into().ok()
@@ -75,7 +75,7 @@ pub(super) fn is_plain(frame: &[u8]) -> bool {
     }
 }
 
-/// The destination of an IP packet. `None` if the header is truncated.
+/// Returns the destination of an IP packet. `None` if the header is truncated.
 #[inline]
 pub(super) fn destination_of(frame: &[u8]) -> Option<IpAddr> {
     match ethertype_of(frame)? {

@@ -352,7 +352,7 @@ impl<T> Forwarder<T> {
         Some((port, len))
     }
 
-    /// The counters since the forwarder's creation.
+    /// Returns the counters since the forwarder's creation.
     pub const fn counters(&self) -> ForwardCounters {
         self.counters
     }

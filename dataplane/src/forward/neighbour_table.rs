@@ -60,7 +60,7 @@ pub(super) struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Requested {
     Send(Request),
-    /// Nothing: a request is open, or the neighbour is known.
+    /// The worker sends no request, because one is open or the neighbour is known.
     InProgress,
     /// Drop the packet: too many requests are open or were started recently.
     TableFull,

@@ -104,7 +104,7 @@ impl Neighbours {
         list
     }
 
-    /// The MAC address of the pod or host behind a port. `None` if it is unknown.
+    /// Returns the MAC address of the pod or host behind a port. `None` if it is unknown.
     pub fn peer(&self, port: PortId) -> Option<[u8; 6]> {
         fields::from_number(self.peers[port.index()].load(Ordering::Acquire))
     }

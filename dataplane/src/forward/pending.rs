@@ -44,7 +44,7 @@ impl<T> PendingPackets<T> {
         Self { queues: HashMap::default(), order: VecDeque::new(), packets: 0, created: Vec::new() }
     }
 
-    /// Number of held packets.
+    /// Returns the number of held packets.
     pub(super) const fn len(&self) -> usize {
         self.packets
     }

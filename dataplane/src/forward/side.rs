@@ -70,12 +70,12 @@ impl Side {
         rewrite::addresses(mac, self.own_mac())
     }
 
-    /// The peer's MAC address. `None` if it is unknown.
+    /// Returns the peer's MAC address. `None` if it is unknown.
     pub(super) fn peer(&self) -> Option<Mac> {
         self.is_known.then(|| self.addresses[..6].try_into().expect("six bytes"))
     }
 
-    /// The vswitch's own MAC address.
+    /// Returns the vswitch's own MAC address.
     pub(super) fn own_mac(&self) -> Mac {
         self.addresses[6..].try_into().expect("six bytes")
     }

@@ -222,7 +222,7 @@ fn packet_of(frame: &mut [u8], wire_len: usize, family: IpAddr) -> Option<&mut [
     packet.get_mut(..seen).filter(|_| total_len <= room)
 }
 
-/// The ports as bytes of a transport header.
+/// Returns the ports as bytes of a transport header.
 #[inline]
 fn ports_of(to: &Translation) -> [u8; PORTS_LEN] {
     (u32::from(to.sport) << 16 | u32::from(to.dport)).to_be_bytes()

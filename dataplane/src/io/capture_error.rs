@@ -56,7 +56,7 @@ pub enum CaptureError {
         packets: u64,
         /// Where the record begins in the file, in bytes.
         offset: u64,
-        /// What is wrong with the record, for example that its two length fields differ.
+        /// The fault as a phrase for the error message, for example that the record's two length fields differ.
         what: &'static str,
     },
     /// The packet's link type is not supported.

@@ -150,10 +150,10 @@ pub trait KernelFlows: FlowCache {
     /// which lasts days at ten new policies a minute.
     fn allowed_by(&self, origin: OriginId) -> u64;
 
-    /// Number of flows added or renewed.
+    /// Returns the number of flows added or renewed.
     fn added(&self) -> u64;
 
-    /// Number of flows that the kernel refused. Their packets go through the workers.
+    /// Returns the number of flows that the kernel refused. Their packets go through the workers.
     fn failed(&self) -> u64;
 }
 

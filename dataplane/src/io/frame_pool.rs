@@ -43,7 +43,7 @@ impl FramePool {
         Self { umem, own: Vec::with_capacity(3 * BATCH), shared }
     }
 
-    /// The packet memory to which the frames belong.
+    /// Returns the packet memory to which the frames belong.
     pub const fn umem(&self) -> &Arc<Umem> {
         &self.umem
     }

@@ -30,7 +30,7 @@ pub trait Port: Send {
     /// Closes the port and returns all its frames to the pool. Callers must not use the port afterwards.
     fn close(&mut self, pool: &mut FramePool);
 
-    /// The descriptor that an idle worker waits on. `None` if the worker must poll the port.
+    /// Returns the descriptor that an idle worker waits on. `None` if the worker must poll the port.
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
@@ -41,7 +41,7 @@ pub trait Port: Send {
         false
     }
 
-    /// The port's slot in a flow cache, shared by all queues of the port. `None` if all its packets go to a worker.
+    /// Returns the port's slot in a flow cache, shared by all queues of the port. `None` if all its packets go to a worker.
     fn slot(&self) -> Option<FlowSlot> {
         None
     }

@@ -272,7 +272,7 @@ impl LoopbackPeer {
         some.then_some(packet)
     }
 
-    /// The pool of this end, for example to count its frames.
+    /// Returns the pool of this end, for example to count its frames.
     pub const fn pool(&mut self) -> &mut FramePool {
         &mut self.pool
     }

@@ -44,7 +44,7 @@ impl LinkType {
         })
     }
 
-    /// The link type's number in the LINKTYPE registry.
+    /// Returns the link type's number in the LINKTYPE registry.
     pub const fn code(self) -> u16 {
         match self {
             Self::Null => 0,

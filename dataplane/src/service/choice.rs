@@ -40,7 +40,7 @@ impl Backends {
         Self { all: all.into(), table }
     }
 
-    /// The backends in ascending order.
+    /// Returns the backends in ascending order.
     pub fn as_slice(&self) -> &[Backend] {
         &self.all
     }

@@ -142,7 +142,8 @@ impl Services {
         Self { seed, ..Self::default() }
     }
 
-    /// A number that increases with every change. It is separate from the snapshot's generation, because sessions need not be judged again.
+    /// Returns a number that increases with every change. It is separate from the snapshot's generation, because sessions need not be
+    /// judged again.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -223,7 +224,7 @@ impl Services {
         self.sources.iter().copied().find(|source| source.is_ipv4() == address.is_ipv4())
     }
 
-    /// The source addresses set by [`Self::set_sources`].
+    /// Returns the source addresses set by [`Self::set_sources`].
     pub fn sources(&self) -> &[IpAddr] {
         &self.sources
     }

@@ -192,22 +192,23 @@ impl Budget {
         usize::try_from(self.half_open.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Number of entries that may be added below the capacity.
+    /// Returns the number of entries that may be added below the capacity.
     pub(super) fn free(&self) -> usize {
         self.capacity.saturating_sub(self.used())
     }
 
-    /// Number of connections that may be added below the limit of half-open ones.
+    /// Returns the number of connections that may be added below the limit of half-open ones.
     pub(super) fn free_half_open(&self) -> usize {
         self.half_open_limit.saturating_sub(self.half_open())
     }
 
-    /// Number of entries that may be added below the limit of the port in this role. Uplink and host are not limited as destinations.
+    /// Returns the number of entries that may be added below the limit of the port in this role. Uplink and host are not limited as
+    /// destinations.
     pub(super) fn free_of(&self, side: Side, port: PortId, kind: PortKind) -> usize {
         self.limit(side, kind).saturating_sub(self.held(side, port))
     }
 
-    /// Number of entries of the port in this role.
+    /// Returns the number of entries of the port in this role.
     pub(super) fn held(&self, side: Side, port: PortId) -> usize {
         let account = self.account(port);
         let held = match side {
@@ -250,7 +251,7 @@ impl Budget {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of calls to evict entries so far.
+    /// Returns the number of calls to evict entries so far.
     pub(super) fn calls(&self) -> u32 {
         self.calls.load(Ordering::Relaxed)
     }

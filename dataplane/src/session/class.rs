@@ -40,7 +40,7 @@ impl Class {
         Self::Idle,
     ];
 
-    /// The name in listings.
+    /// Returns the name in listings.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Refused => "refused",

@@ -197,13 +197,13 @@ impl Entry {
         self.class = self.class & !CLASS | class as u8;
     }
 
-    /// The class as an index into an array of sixteen elements.
+    /// Returns the class as an index into an array of sixteen elements.
     #[inline]
     pub(super) const fn class_index(&self) -> usize {
         (self.class & CLASS) as usize
     }
 
-    /// The former class of a session that a policy has cut. `None` otherwise.
+    /// Returns the former class of a session that a policy has cut. `None` otherwise.
     pub(super) fn cut(&self) -> Option<Class> {
         usize::from(self.class >> CUT_SHIFT).checked_sub(1).map(|index| Class::ALL[index])
     }
@@ -217,7 +217,7 @@ impl Entry {
         self.class = self.class & CLASS | class.map_or(0, |class| class as u8 + 1) << CUT_SHIFT;
     }
 
-    /// The reason of a refusal. `None` for a session.
+    /// Returns the reason of a refusal. `None` for a session.
     pub(crate) fn refused(&self) -> Option<DropReason> {
         usize::from(self.refused).checked_sub(1).map(|index| DropReason::ALL[index])
     }
@@ -282,7 +282,7 @@ impl Entry {
         if (self.state & state::FROM_LOW != 0) == from_low { Direction::Forward } else { Direction::Reply }
     }
 
-    /// A packet's endpoints in this direction, source first.
+    /// Returns a packet's endpoints in this direction, source first.
     pub(crate) fn endpoints(&self, direction: Direction) -> [(IpAddr, u16); 2] {
         self.key().endpoints((self.state & state::FROM_LOW != 0) == (direction == Direction::Forward))
     }

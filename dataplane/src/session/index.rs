@@ -109,7 +109,7 @@ impl Index {
         Ok(Self { buckets: Column::new(homes + PROBES - 1, capacity)?, homes, len: 0 })
     }
 
-    /// Number of slots in the index.
+    /// Returns the number of slots in the index.
     pub(super) const fn len(&self) -> usize {
         self.len
     }

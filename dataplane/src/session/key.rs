@@ -155,13 +155,13 @@ impl Key {
         self.rest & kind::PINGS != 0
     }
 
-    /// The endpoints in the form that filters test.
+    /// Returns the endpoints in the form that filters test.
     #[inline(always)]
     pub(crate) const fn pair(&self) -> Pair<'_> {
         Pair { addresses: &self.addresses, rest: self.rest }
     }
 
-    /// A packet's endpoints, source first. `from_low` tells whether the source is the lower endpoint.
+    /// Returns a packet's endpoints, source first. `from_low` tells whether the source is the lower endpoint.
     pub(crate) fn endpoints(&self, from_low: bool) -> [(IpAddr, u16); 2] {
         let Translation { src, dst, sport, dport } = self.ends(from_low).translation();
         [(src, sport), (dst, dport)]

@@ -92,12 +92,12 @@ impl Lists {
         self.held.iter_mut().for_each(|held| held.fill(0));
     }
 
-    /// Number of entries in the class.
+    /// Returns the number of entries in the class.
     pub(super) const fn len(&self, class: Class) -> usize {
         self.lens[class as usize]
     }
 
-    /// Number of ports with lists.
+    /// Returns the number of ports with lists.
     pub(super) const fn ports(&self) -> usize {
         self.starters.len() - 1
     }
@@ -116,8 +116,8 @@ impl Lists {
         lists[place(port)][class as usize].first
     }
 
-    /// The first entry of the port that has started the most entries of the class. Scanning the column takes about 20 ns for a few hundred
-    /// ports. A structure that tracks the maximum would cost more per new session.
+    /// Returns the first entry of the port that has started the most entries of the class. Scanning the column takes about 20 ns for a few
+    /// hundred ports. A structure that tracks the maximum would cost more per new session.
     pub(super) fn first_of_heaviest(&self, class: Class) -> Slot {
         let held = &self.held[class as usize];
         let most = held.iter().copied().max().unwrap_or(0);

@@ -52,12 +52,12 @@ impl Rewrite {
         self.alias.is_sound() && is_like && self.client_is_low <= 1
     }
 
-    /// The client's address and port.
+    /// Returns the client's address and port.
     pub(crate) fn client(&self) -> (IpAddr, u16) {
         self.alias.endpoints(self.client_is_low())[0]
     }
 
-    /// The address and port that the client connected to.
+    /// Returns the address and port that the client connected to.
     pub(crate) fn vip(&self) -> (IpAddr, u16) {
         self.alias.endpoints(self.client_is_low())[1]
     }

@@ -167,7 +167,7 @@ impl SessionStore {
         Ok(store)
     }
 
-    /// The result so far of adopting an earlier process's sessions.
+    /// Returns the result so far of adopting an earlier process's sessions.
     pub const fn adoption(&self) -> &Adoption {
         &self.adoption
     }
@@ -313,7 +313,7 @@ impl SessionStore {
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The kernel's boot id: a UUID in text form.
+/// Returns the kernel's boot id: a UUID in text form.
 fn boot_id() -> io::Result<[u8; 16]> {
     let text = fs::read_to_string(BOOT_ID)?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

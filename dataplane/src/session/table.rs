@@ -177,12 +177,12 @@ impl SessionTable {
         self.kinds.get(port.index()).copied().unwrap_or(PortKind::Pod)
     }
 
-    /// Number of sessions, including expired ones that were not swept yet.
+    /// Returns the number of sessions, including expired ones that were not swept yet.
     pub(crate) const fn len(&self) -> usize {
         self.index.len() - self.aliases - self.lists.len(Class::Refused)
     }
 
-    /// Number of translated entries, including refusals.
+    /// Returns the number of translated entries, including refusals.
     pub(crate) const fn translated(&self) -> usize {
         self.aliases
     }
@@ -216,7 +216,7 @@ impl SessionTable {
         self.index.prefetch()
     }
 
-    /// All entries, for prefetching and for [`SessionTable::hit`].
+    /// Returns all entries, for prefetching and for [`SessionTable::hit`].
     #[inline]
     pub(crate) fn entries(&self) -> &[Entry] {
         self.entries.records()

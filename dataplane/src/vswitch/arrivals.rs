@@ -29,7 +29,7 @@ impl Arrival {
         self.len as usize
     }
 
-    /// Number of the packet's frames after the first.
+    /// Returns the number of the packet's frames after the first.
     pub(super) const fn rest(&self) -> usize {
         self.count as usize - 1
     }
@@ -49,7 +49,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Number of packets.
+    /// Returns the number of packets.
     pub(super) fn len(&self) -> usize {
         self.packets.len()
     }
@@ -59,7 +59,7 @@ impl Arrivals {
         self.is_open
     }
 
-    /// The list to which a port appends frames. They must then be sorted into packets.
+    /// Returns the list to which a port appends frames. They must then be sorted into packets.
     pub(super) const fn frames(&mut self) -> &mut Vec<Frame> {
         &mut self.frames
     }
@@ -115,7 +115,7 @@ impl Arrivals {
         })
     }
 
-    /// The packets, and the frames of all packets in the same order.
+    /// Returns the packets, and the frames of all packets in the same order.
     pub(super) fn parts_mut(&mut self) -> (&[Arrival], &mut [Frame]) {
         (&self.packets, &mut self.frames)
     }

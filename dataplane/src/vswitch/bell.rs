@@ -19,7 +19,7 @@ impl Bell {
         Self { asleep: AtomicBool::new(false), waker }
     }
 
-    /// The waker that the worker polls.
+    /// Returns the waker that the worker polls.
     pub(crate) const fn waker(&self) -> &Waker {
         &self.waker
     }

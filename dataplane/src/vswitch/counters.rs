@@ -107,7 +107,7 @@ impl VswitchCounters {
         self.workers.iter().map(counter).sum()
     }
 
-    /// A port's traffic, over all its queues.
+    /// Returns a port's traffic, over all its queues.
     pub fn port(&self, id: PortId) -> PortTraffic {
         let queues = self.workers.iter().flat_map(|worker| &worker.ports).filter(|(port, _)| *port == id);
         queues.fold(PortTraffic::default(), |sum, (_, queue)| sum.plus(queue))
@@ -124,7 +124,7 @@ impl VswitchCounters {
         at.map_or_else(|_| PortSessions::default(), |at| self.port_sessions[at].1)
     }
 
-    /// Number of packets that no counter accounts for. 0 unless packets are between two workers at the moment.
+    /// Returns the number of packets that no counter accounts for. 0 unless packets are between two workers at the moment.
     pub fn lost(&self) -> i64 {
         let total = |counter: fn(&WorkerCounters) -> u64| i128::from(self.sum(counter));
         let dropped: i128 = self.drops().map(|(_, count)| i128::from(count)).sum();

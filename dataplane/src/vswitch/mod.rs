@@ -150,7 +150,7 @@ impl Vswitch {
         Ok(vswitch)
     }
 
-    /// A pool of the shared packet memory, for opening ports.
+    /// Returns a pool of the shared packet memory, for opening ports.
     pub const fn pool(&mut self) -> &mut FramePool {
         &mut self.pool
     }
@@ -194,7 +194,7 @@ impl Vswitch {
         }
     }
 
-    /// The result of adopting an earlier process's sessions. `None` without a store.
+    /// Returns the result of adopting an earlier process's sessions. `None` without a store.
     pub fn adoption(&self) -> Option<&Adoption> {
         self.store.as_ref().map(SessionStore::adoption)
     }
@@ -209,12 +209,14 @@ impl Vswitch {
         self.events.try_iter()
     }
 
-    /// The channel of events, for selecting on several channels. An event received here is not returned by [`events`](Self::events).
+    /// Returns the channel of events, for selecting on several channels. An event received here is not returned by
+    /// [`events`](Self::events).
     pub fn event_channel(&self) -> Receiver<VswitchEvent> {
         self.events.clone()
     }
 
-    /// Number of workers that ended although they were not stopped. They failed repeatedly, which is a bug. Their ports are closed.
+    /// Returns the number of workers that ended although they were not stopped. They failed repeatedly, which is a bug. Their ports are
+    /// closed.
     pub fn dead_workers(&self) -> usize {
         let is_dead = |worker: &&Handle| worker.thread.as_ref().is_some_and(JoinHandle::is_finished);
         self.workers.iter().filter(is_dead).count()

@@ -283,8 +283,8 @@ impl Stage {
         self.ports.close_all(&mut self.pool, &mut self.ledger);
     }
 
-    /// The longest sleep in milliseconds. It is short while packets wait for a neighbour, while messages wait for a frame, or while a port
-    /// [waits](Port::is_waiting): none of these wakes the worker.
+    /// Returns the longest sleep in milliseconds. It is short while packets wait for a neighbour, while messages wait for a frame, or while
+    /// a port [waits](Port::is_waiting): none of these wakes the worker.
     pub(super) fn nap(&self) -> u32 {
         let waits = self.forwarder.held() > 0 || self.forwarder.has_messages();
         if waits || self.ports.is_waiting() { SHORT_NAP } else { NAP }

@@ -138,7 +138,7 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// The sum of all four numbers.
+    /// Returns the sum of all four numbers.
     pub const fn total(self) -> u64 {
         self.sessions + self.dropped + self.endings + self.packets
     }

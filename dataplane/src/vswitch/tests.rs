@@ -22,7 +22,7 @@ use crate::{DropReason, Link, PortConfig, SessionConfig, Snapshot, Verdict};
 const B_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const FRAMES: u32 = 4096;
 
-/// The testbed's ports with links. The vswitch's MAC address on port n ends in n.
+/// Returns the testbed's ports with links. The vswitch's MAC address on port n ends in n.
 fn live_ports() -> Vec<PortConfig> {
     let link = |id: u8| Some(Link { mac: own_mac(id), mtu: 9000 });
     let mut ports: Vec<PortConfig> =

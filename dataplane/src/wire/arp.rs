@@ -77,7 +77,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         <[u8; 4]>::try_from(&self.0.as_ref()[at]).expect("the range is four bytes long").into()
     }
 
-    /// The operation.
+    /// Returns the operation.
     pub fn operation(&self) -> Operation {
         Operation::from_number(word(self.0.as_ref(), field::OPERATION)).unwrap_or(Operation::Request)
     }

@@ -120,7 +120,7 @@ pub(crate) fn crc32c_change(difference: [u8; 4], len: usize) -> u32 {
     change
 }
 
-/// The product of two polynomials modulo [`POLYNOMIAL`].
+/// Returns the product of two polynomials modulo [`POLYNOMIAL`].
 const fn multiply(mut one: u32, mut other: u32) -> u32 {
     let mut product = 0;
     while one != 0 {

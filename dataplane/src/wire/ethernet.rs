@@ -92,7 +92,7 @@ impl<T: AsRef<[u8]>> Frame<T> {
         word(self.0.as_ref(), field::ETHERTYPE)
     }
 
-    /// The bytes after the header, with padding.
+    /// Returns the bytes after the header, with padding.
     pub fn payload(&self) -> &[u8] {
         &self.0.as_ref()[HEADER_LEN..]
     }

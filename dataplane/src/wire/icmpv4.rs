@@ -71,7 +71,7 @@ impl<T: AsRef<[u8]>> Message<T> {
         self.0.as_ref()[field::CODE]
     }
 
-    /// The four header bytes after the checksum, whose meaning depends on type and code.
+    /// Returns the four header bytes after the checksum, whose meaning depends on type and code.
     pub fn rest(&self) -> u32 {
         double_word(self.0.as_ref(), field::REST)
     }
@@ -81,7 +81,7 @@ impl<T: AsRef<[u8]>> Message<T> {
         checksum::internet(&[self.0.as_ref()]) == 0
     }
 
-    /// The checksum field.
+    /// Returns the checksum field.
     pub fn checksum(&self) -> u16 {
         word(self.0.as_ref(), field::CHECKSUM)
     }

@@ -97,7 +97,7 @@ impl<T: AsRef<[u8]>> Message<T> {
         self.0.as_ref()[field::CODE]
     }
 
-    /// The four header bytes after the checksum, whose meaning depends on the type.
+    /// Returns the four header bytes after the checksum, whose meaning depends on the type.
     pub fn rest(&self) -> u32 {
         double_word(self.0.as_ref(), field::REST)
     }

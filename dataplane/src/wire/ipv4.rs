@@ -119,12 +119,12 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.address(field::DESTINATION)
     }
 
-    /// The header with options.
+    /// Returns the header with options.
     pub fn header(&self) -> &[u8] {
         &self.0.as_ref()[..self.header_len()]
     }
 
-    /// The payload without padding. Shorter than [`payload_len`](Self::payload_len) if bytes are missing.
+    /// Returns the payload without padding. Shorter than [`payload_len`](Self::payload_len) if bytes are missing.
     pub fn payload(&self) -> &[u8] {
         let bytes = self.0.as_ref();
         &bytes[self.header_len()..self.total_len().min(bytes.len()).max(self.header_len())]

@@ -121,7 +121,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.address(field::DESTINATION)
     }
 
-    /// The payload without padding. Shorter than [`payload_len`](Self::payload_len) if bytes are missing.
+    /// Returns the payload without padding. Shorter than [`payload_len`](Self::payload_len) if bytes are missing.
     pub fn payload(&self) -> &[u8] {
         let bytes = self.0.as_ref();
         &bytes[HEADER_LEN..self.total_len().min(bytes.len())]

@@ -77,7 +77,7 @@ impl<T: AsRef<[u8]>> Segment<T> {
         usize::from(self.0.as_ref()[field::DATA_OFFSET] >> 4) * 4
     }
 
-    /// The control bits, see [`flags`].
+    /// Returns the control bits, see [`flags`].
     pub fn flags(&self) -> u8 {
         self.0.as_ref()[field::FLAGS]
     }

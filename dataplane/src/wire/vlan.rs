@@ -33,7 +33,7 @@ impl<T: AsRef<[u8]>> Frame<T> {
         Ok(Self(bytes))
     }
 
-    /// The tag protocol, an [ethertype](super::ethernet::ethertype).
+    /// Returns the tag protocol, an [ethertype](super::ethernet::ethertype).
     pub fn protocol(&self) -> u16 {
         word(self.0.as_ref(), field::PROTOCOL)
     }

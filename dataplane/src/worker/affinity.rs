@@ -34,7 +34,7 @@ impl Affinity {
         Self { keys: [1_u8, 2, 3].map(|number| state.hash_one(number) | 1) }
     }
 
-    /// The keys: for an address's first half, for an address, and for the sum.
+    /// Returns the keys: for an address's first half, for an address, and for the sum.
     pub(crate) const fn keys(&self) -> [u64; 3] {
         self.keys
     }

@@ -30,7 +30,7 @@ pub(super) struct Meta {
 impl Meta {
     const PLAIN: u16 = u16::MAX;
 
-    /// The packet's position in [`Columns::parsed`]. `None` for a plain packet, which is complete here.
+    /// Returns the packet's position in [`Columns::parsed`]. `None` for a plain packet, which is complete here.
     #[inline]
     pub(super) fn general(&self) -> Option<usize> {
         (self.general != Self::PLAIN).then_some(usize::from(self.general))

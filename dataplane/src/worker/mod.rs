@@ -242,22 +242,22 @@ impl Worker {
         self.sessions.take_endings(each)
     }
 
-    /// The counters since the worker's creation.
+    /// Returns the counters since the worker's creation.
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Number of stored translated connections, including refused ones.
+    /// Returns the number of stored translated connections, including refused ones.
     pub const fn translated_in_use(&self) -> usize {
         self.sessions.translated()
     }
 
-    /// Number of sessions, including expired ones that were not swept yet.
+    /// Returns the number of sessions, including expired ones that were not swept yet.
     pub const fn sessions_in_use(&self) -> usize {
         self.sessions.len()
     }
 
-    /// The node's session budget, shared by all workers.
+    /// Returns the node's session budget, shared by all workers.
     pub(crate) const fn budget(&self) -> &Arc<Budget> {
         self.sessions.budget()
     }

@@ -24,7 +24,7 @@ pub(super) const CARRIER: Duration = Duration::from_secs(1);
 /// The event for which a closed port waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Nothing: the port must stay closed.
+    /// The port waits for no event, because it must stay closed.
     Never,
     /// Its interface goes up.
     Up,

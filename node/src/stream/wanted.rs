@@ -53,7 +53,10 @@ impl FlowFilter {
     }
 }
 
-/// Validates verdicts. The names are Hubble's, in any case.
+/// Returns the verdicts of a request, which names them as Hubble does, in upper or lower case: FORWARDED, DROPPED or AUDIT.
+///
+/// # Errors
+/// If a name is none of these.
 pub(super) fn verdicts(names: &[String]) -> Result<Vec<&'static str>, Failure> {
     let known = |name: &String| {
         let known = ["FORWARDED", "DROPPED", "AUDIT"].into_iter().find(|known| known.eq_ignore_ascii_case(name));

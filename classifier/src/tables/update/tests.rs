@@ -44,7 +44,7 @@ fn a_point_that_left_its_set_does_not_stand_for_its_class() {
     }
 }
 
-/// A pod's table: `pods` sources times `ports`, and one rule for all sources.
+/// Returns a pod's table: `pods` sources times `ports`, and one rule for all sources.
 fn pod(pods: u32, ports: u16) -> Vec<Rule> {
     let one = |at: u32| {
         let port = 1000 + u16::try_from(at).unwrap() % ports;

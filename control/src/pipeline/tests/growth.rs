@@ -66,7 +66,7 @@ impl Churn {
         all[self.random.below(u32::try_from(all.len()).unwrap()) as usize]
     }
 
-    /// The next events: a new object, after the deletion of the previous one in its slot.
+    /// Returns the next events: a new object, after the deletion of the previous one in its slot.
     fn next(&mut self) -> Vec<Event> {
         self.given += 1;
         let (given, kind) = (self.given, self.random.below(20));

@@ -30,7 +30,7 @@ fn all_pods() -> Option<Vec<Peer>> {
     Some(vec![Peer::Pods(PodPeer { namespaces, pods: Selector::everything() })])
 }
 
-/// A node with one pod, and many pods on other nodes that declare `http`.
+/// Returns a node with one pod, and many pods on other nodes that declare `http`.
 fn large(policies: Vec<Object>) -> Pipeline {
     let mut objects = vec![namespace("x", ""), pod("x/a", "192.168.0.1", "n", "")];
     objects.extend((0..100).map(|at| namespace(&format!("n{at}"), "")));
@@ -120,7 +120,7 @@ fn a_pod_that_no_group_has_costs_nothing_but_the_look_at_it() {
     assert_eq!(work, Work { pods: 1, intervals: 0, policies: 0 });
 }
 
-/// A pipeline whose node has large tables at its exit and its pod.
+/// Returns a pipeline whose node has large tables at its exit and its pod.
 fn with_large_tables() -> Pipeline {
     let policies = (0..3).map(|at| {
         let rule = |ports| PolicyRule { peers: all_pods(), ports };

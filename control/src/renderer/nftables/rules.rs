@@ -103,8 +103,8 @@ pub(super) fn counter(action: RuleAction, origin: OriginId) -> String {
     format!("{action}-{}", origin.0)
 }
 
-/// The rules for a pod's connections to itself through a Service, which `matching` selects: the tiers of ClusterNetworkPolicy judge them,
-/// NetworkPolicy does not. See [`hairpin`](crate::renderer::hairpin).
+/// Returns the rules for a pod's connections to itself through a Service, which `matching` selects: the tiers of ClusterNetworkPolicy judge
+/// them, NetworkPolicy does not. See [`hairpin`](crate::renderer::hairpin).
 pub(super) fn hairpin(list: Option<&TieredList>, matching: &str) -> Vec<String> {
     let mut rules = Vec::new();
     if let Some(list) = list {

@@ -68,7 +68,7 @@ impl Node {
         self.pipeline.renderer(self.handle).full(EPOCH, self.pipeline.origins())
     }
 
-    /// The change since the last one. Marks it as taken.
+    /// Returns the change since the last one. Marks it as taken.
     fn change(&mut self) -> Option<String> {
         let change = self.pipeline.renderer(self.handle).change(EPOCH, self.pipeline.origins());
         self.renderer().take();

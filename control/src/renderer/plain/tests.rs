@@ -33,7 +33,7 @@ fn simple(id: u64, port: u16) -> Arc<TieredList> {
     Arc::new(TieredList { id: ListId(id), rules: vec![accept, deny] })
 }
 
-/// The addresses whose index has this bit.
+/// Returns the addresses whose index has this bit.
 fn half(bit: u32) -> AddressSet {
     (0..1 << PASSES)
         .filter(|at| at >> bit & 1 == 1)

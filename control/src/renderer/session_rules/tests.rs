@@ -125,7 +125,7 @@ fn a_pod_reaches_itself_where_the_rest_is_denied() {
     assert_eq!(encoded(LOCAL, &[own, OPEN], &["10.10.1.1"]), [""; 0], "open to the rest, and to itself");
 }
 
-/// A network by index: one of a few nested networks, or any.
+/// Returns a network by index: one of a few nested networks, or any.
 fn network(number: u32) -> Option<IpNet> {
     let text = [
         "10.0.0.1/32",

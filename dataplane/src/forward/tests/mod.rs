@@ -24,12 +24,12 @@ const GATEWAY_MAC: Mac = [2, 0, 0, 0, 0, 4];
 const STRANGER_MAC: Mac = [2, 0, 0, 0, 0, 5];
 const EVERYBODY: Mac = [0xff; 6];
 
-/// The vswitch's own MAC address on a port.
+/// Returns the vswitch's own MAC address on a port.
 fn own(port: PortId) -> Mac {
     [2, 0, 0, 0, 1, u8::try_from(port.0).unwrap()]
 }
 
-/// The testbed's ports with links. B's MAC address is unknown, and the uplink's MTU is 1400.
+/// Returns the testbed's ports with links. B's MAC address is unknown, and the uplink's MTU is 1400.
 fn linked_ports() -> Vec<PortConfig> {
     let mut ports = ports();
     for (id, port) in (0..).map(PortId).zip(&mut ports) {
@@ -77,7 +77,7 @@ impl Node {
         node
     }
 
-    /// A node that knows the MAC addresses of B and of the host.
+    /// Returns a node that knows the MAC addresses of B and of the host.
     fn acquainted() -> Self {
         let node = Self::new();
         node.neighbours.learn_peer(B, B_MAC, false);

@@ -11,8 +11,8 @@ const INGRESS: OriginId = OriginId(8);
 /// The policy that denies all egress to the uplink.
 const EGRESS: OriginId = OriginId(5);
 
-/// A node where B's policy allows only port 80 from A, and nothing may leave by the uplink. Denials of the origins in `refusing` are
-/// answered.
+/// Returns a node where B's policy allows only port 80 from A, and nothing may leave by the uplink. Denials of the origins in `refusing`
+/// are answered.
 fn node(refusing: &[OriginId]) -> Node {
     let mut ports = linked_ports();
     ports[UPLINK.index()].egress = Some(CLOSED);

@@ -35,7 +35,7 @@ pub(super) fn renewed(
     Some(renewed)
 }
 
-/// A flow without its times and start, for comparison.
+/// Returns a flow without its times and start, for comparison.
 fn way(flow: &FlowValue) -> FlowValue {
     let mut way = *flow;
     put(&mut way, value::EXPIRES, &[0; 8]);

@@ -173,7 +173,7 @@ impl FlowTable {
         self.endings.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A counter that increases whenever [`moves`](Self::moves) of any port may have changed.
+    /// Returns a counter that increases whenever [`moves`](Self::moves) of any port may have changed.
     pub(super) fn endings(&self) -> u64 {
         self.endings.load(Ordering::SeqCst)
     }
@@ -232,7 +232,7 @@ impl FlowTable {
         }
     }
 
-    /// A slot's counter at one of [`traffic`]'s offsets, summed over all cores, since the slot was taken.
+    /// Returns a slot's counter at one of [`traffic`]'s offsets, summed over all cores, since the slot was taken.
     pub(super) fn counted(&self, slot: FlowSlot, offset: i16) -> u64 {
         let values = self.traffic.of_each_core(&u32::from(slot.0).to_ne_bytes(), self.cores).unwrap_or_default();
         sum(&values, place(traffic::LEN.into()), place(offset.into()))
@@ -263,12 +263,12 @@ impl FlowTable {
         sum(&values, place(decisions::PER_VALUE * 8), place(at * 8))
     }
 
-    /// Number of flows added or renewed.
+    /// Returns the number of flows added or renewed.
     pub(super) fn added(&self) -> u64 {
         self.added.load(Ordering::Relaxed)
     }
 
-    /// Number of flows that the kernel refused.
+    /// Returns the number of flows that the kernel refused.
     pub(super) fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }

@@ -88,8 +88,8 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The checksum difference from `old` to `new`: ~m + m' of RFC 1624, in network order. Programs load it and the checksum in the same way,
-/// and a ones' complement sum is independent of byte order (RFC 1071 §2).
+/// Returns the checksum difference from `old` to `new`: ~m + m' of RFC 1624, in network order. Programs load it and the checksum in the
+/// same way, and a ones' complement sum is independent of byte order (RFC 1071 §2).
 fn change(old: &[u8], new: &[u8]) -> [u8; 2] {
     let old = checksum::fold(checksum::sum(old));
     checksum::fold(checksum::sum(new) + u64::from(!old)).to_be_bytes()

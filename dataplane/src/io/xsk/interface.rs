@@ -172,22 +172,22 @@ impl Interface {
         (0..self.info.queues).map(|queue| self.bind(queue, umem, config, false)).collect()
     }
 
-    /// The interface's state at attaching, or at the last [`try_ports`](Self::try_ports).
+    /// Returns the interface's state at attaching, or at the last [`try_ports`](Self::try_ports).
     pub const fn info(&self) -> &LinkInfo {
         &self.info
     }
 
-    /// The active mode, [`XdpMode::Drv`] or [`XdpMode::Skb`].
+    /// Returns the active mode, [`XdpMode::Drv`] or [`XdpMode::Skb`].
     pub const fn mode(&self) -> XdpMode {
         self.mode
     }
 
-    /// The driver's error if [`XdpMode::Auto`] fell back to `Skb`, else `None`.
+    /// Returns the driver's error if [`XdpMode::Auto`] fell back to `Skb`, else `None`.
     pub const fn drv_refusal(&self) -> Option<&io::Error> {
         self.refusal.as_ref()
     }
 
-    /// The interface's slot in the flow cache. `None` without a cache or a free slot.
+    /// Returns the interface's slot in the flow cache. `None` without a cache or a free slot.
     pub fn slot(&self) -> Option<FlowSlot> {
         self.program.slot.as_ref().map(|held| held.slot)
     }
@@ -198,7 +198,7 @@ impl Interface {
         self.index().is_some()
     }
 
-    /// The interface's current index in its current namespace. `None` if it was removed. One system call.
+    /// Returns the interface's current index in its current namespace. `None` if it was removed. One system call.
     pub fn index(&self) -> Option<u32> {
         // The link tracks its interface across renames and moves between namespaces; name and index do not.
         bpf::attached_to(self.link.as_fd()).ok().map(|(index, _)| index).filter(|&index| index != 0)

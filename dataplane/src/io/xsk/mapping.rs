@@ -89,12 +89,12 @@ impl MappedFile {
         if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
     }
 
-    /// The file's bytes.
+    /// Returns the file's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The file's mutable bytes.
+    /// Returns the file's mutable bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

@@ -147,7 +147,7 @@ pub use umem::{Frame, Umem, UmemError};
 pub use wait::{PollSet, Waker, poll};
 pub use xdp_mode::XdpMode;
 
-/// The size of a kernel structure in bytes, as system calls take it.
+/// Returns the size of a kernel structure in bytes, as system calls take it.
 #[expect(clippy::cast_possible_truncation, reason = "asked at compile time")]
 const fn small_size<T>() -> u32 {
     const { assert!(size_of::<T>() < 4096) };

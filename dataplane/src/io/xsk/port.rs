@@ -95,7 +95,7 @@ impl XskPort {
         self.socket.as_ref().is_some_and(|socket| socket.frags)
     }
 
-    /// Number of frames that are lent to the kernel, for receiving or sending.
+    /// Returns the number of frames that are lent to the kernel, for receiving or sending.
     pub const fn lent(&self) -> u32 {
         self.filled + self.sending
     }
@@ -324,7 +324,7 @@ impl XskPort {
     }
 }
 
-/// Number of frames of the packet that begins at entry `at` of the receive ring. `None` if its end is missing.
+/// Returns the number of frames of the packet that begins at entry `at` of the receive ring. `None` if its end is missing.
 fn packet_at(socket: Option<&Socket>, at: u32, available: u32) -> Option<u32> {
     let goes_on = |ahead| socket.is_some_and(|socket| socket.receive.peek(ahead).options & libc::XDP_PKT_CONTD != 0);
     (at..available).find(|&ahead| !goes_on(ahead)).map(|last| last - at + 1)

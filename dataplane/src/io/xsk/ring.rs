@@ -110,8 +110,8 @@ impl<T: Entry> Producer<T> {
         Self { ring, next, end: next }
     }
 
-    /// Number of free entries. Loads the shared index only if fewer than `wanted` are known to be free, so the result may be too low
-    /// above `wanted`.
+    /// Returns the number of free entries. Loads the shared index only if fewer than `wanted` are known to be free, so the result may be
+    /// too low above `wanted`.
     pub(super) fn room(&mut self, wanted: u32) -> u32 {
         if self.end.wrapping_sub(self.next) < wanted {
             let consumer = self.ring.consumer().load(Ordering::Acquire);
@@ -137,7 +137,7 @@ impl<T: Entry> Producer<T> {
         self.ring.producer().store(self.next, Ordering::Release);
     }
 
-    /// Number of entries that the reader has not consumed.
+    /// Returns the number of entries that the reader has not consumed.
     pub(super) fn pending(&self) -> u32 {
         self.next.wrapping_sub(self.ring.consumer().load(Ordering::Acquire))
     }
@@ -169,7 +169,7 @@ impl<T: Entry> Consumer<T> {
         Self { ring, next, end: next }
     }
 
-    /// Number of readable entries. Loads the shared index only if fewer than `wanted` are known.
+    /// Returns the number of readable entries. Loads the shared index only if fewer than `wanted` are known.
     pub(super) fn available(&mut self, wanted: u32) -> u32 {
         if self.end.wrapping_sub(self.next) < wanted {
             self.end = self.ring.producer().load(Ordering::Acquire);

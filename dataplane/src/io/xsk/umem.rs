@@ -98,7 +98,7 @@ impl Umem {
         Ok((Arc::new(umem), frames.collect()))
     }
 
-    /// The bytes of the packet in this frame.
+    /// Returns the bytes of the packet in this frame.
     ///
     /// # Panics
     /// If the frame belongs to another region.
@@ -110,7 +110,7 @@ impl Umem {
         unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().add(at), frame.len()) }
     }
 
-    /// The mutable bytes of the packet in this frame.
+    /// Returns the mutable bytes of the packet in this frame.
     ///
     /// # Panics
     /// If the frame belongs to another region.
@@ -121,12 +121,12 @@ impl Umem {
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr().add(at), frame.len()) }
     }
 
-    /// Number of chunks.
+    /// Returns the number of chunks.
     pub const fn chunks(&self) -> u32 {
         self.chunks
     }
 
-    /// The mapped memory of the region.
+    /// Returns the mapped memory of the region.
     pub(super) const fn memory(&self) -> &Mapping {
         &self.memory
     }
@@ -192,7 +192,7 @@ impl Frame {
         self.extent as u16
     }
 
-    /// Number of bytes of the packet in this frame.
+    /// Returns the number of bytes of the packet in this frame.
     #[inline]
     pub const fn len(&self) -> usize {
         (self.extent >> Self::LEN) as usize & 0xffff
@@ -275,7 +275,8 @@ impl Frame {
         self.extent = self.extent & !(0xffff << Self::LEN) | (len as u64) << Self::LEN;
     }
 
-    /// The mark of a packet that a tracepoint selected, else `None`. Sending, returning or [resetting](Self::reset) the frame clears it.
+    /// Returns the mark of a packet that a tracepoint selected, else `None`. Sending, returning or [resetting](Self::reset) the frame
+    /// clears it.
     #[inline]
     pub(crate) const fn mark(&self) -> Option<NonZeroU32> {
         NonZeroU32::new((self.extent >> Self::MARK) as u32)

@@ -37,7 +37,7 @@ impl Waker {
         drop((&self.event).read(&mut [0; 8]));
     }
 
-    /// The descriptor for [`poll`].
+    /// Returns the descriptor for [`poll`].
     pub fn descriptor(&self) -> RawFd {
         self.event.as_raw_fd()
     }

@@ -56,8 +56,8 @@ impl StreamReader {
         count
     }
 
-    /// Number of packets selected by tracepoints whose fate is unknown: they wait for a neighbour or are between two workers. They are
-    /// never reported if the workers switch to another stream.
+    /// Returns the number of packets selected by tracepoints whose fate is unknown: they wait for a neighbour or are between two workers.
+    /// They are never reported if the workers switch to another stream.
     pub fn under_way(&self) -> u64 {
         self.traces.as_ref().map_or(0, |traces| traces.len() as u64)
     }

@@ -112,7 +112,7 @@ impl Traces {
         !self.free.is_full()
     }
 
-    /// Number of packets under way.
+    /// Returns the number of packets under way.
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }

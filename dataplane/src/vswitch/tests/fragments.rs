@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The testbed's ports. B's link has an MTU of 1500, the others 9000.
+/// Returns the testbed's ports. B's link has an MTU of 1500, the others 9000.
 pub(super) fn narrow_ports() -> Vec<PortConfig> {
     let mut ports = live_ports();
     ports[B.index()].link = Some(Link { mac: own_mac(3), mtu: 1500 });

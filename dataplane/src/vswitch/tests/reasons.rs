@@ -139,12 +139,12 @@ fn send(port: PortId, packet: &[u8]) -> Step {
     Step::Send(port, vec![from(port, packet)])
 }
 
-/// A scene with one packet from A.
+/// Returns a scene with one packet from A.
 fn a(packet: &[u8]) -> Scene {
     Scene::of(vec![send(A, packet)])
 }
 
-/// A scene with one packet from the uplink.
+/// Returns a scene with one packet from the uplink.
 fn outside(packet: &[u8]) -> Scene {
     Scene::of(vec![send(UPLINK, packet)])
 }

@@ -10,7 +10,7 @@ use crate::probe::{Probe, ProbeKind};
 use crate::testbed::*;
 use crate::*;
 
-/// A snapshot in which B's enforced table allows everything and its audit table is [`strict_table`].
+/// Returns a snapshot in which B's enforced table allows everything and its audit table is [`strict_table`].
 fn audited(generation: u64) -> Snapshot {
     let mut ports = ports();
     ports[B.index()].egress = Some(OPEN);

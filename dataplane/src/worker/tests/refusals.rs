@@ -7,7 +7,7 @@ use crate::*;
 
 const DENIED: Verdict = Verdict::Drop(DropReason::PolicyDenied);
 
-/// A request from A to B, which policy refuses. B may send to A.
+/// Returns a request from A to B, which policy refuses. B may send to A.
 fn refused(kind: ProbeKind) -> Probe {
     probe(kind, "10.0.0.1", "10.0.0.2", 81)
 }

@@ -29,7 +29,7 @@ fn translation(src: (&str, u16), dst: (&str, u16)) -> Option<Translation> {
     Some(Translation { src: ip(src.0), dst: ip(dst.0), sport: src.1, dport: dst.1 })
 }
 
-/// The addresses that B sees, and those that A sees in B's answers.
+/// Returns the addresses that B sees, and those that A sees in B's answers.
 fn seen_by_b() -> Option<Translation> {
     translation(("10.0.0.1", 40_000), ("10.0.0.2", 80))
 }
@@ -290,7 +290,7 @@ fn an_open_tcp_connection_stays_with_its_backend_and_a_udp_one_moves_when_that_d
     let moved = bed.send(A, &datagram);
     assert_eq!((moved.translation, moved.verdict), (to("10.9.0.7", 81), Verdict::Forward(UPLINK)));
     assert_eq!(bed.send(A, &to_vip(ACK)).translation, seen_by_b());
-    // Scaled to nothing: even a sender without answers gets no other backend, and the datagram is refused.
+    // The Service has no backends any more: the worker refuses the datagram of a sender that received no answer.
     set(&mut bed, 4, &[(VIP, service(&[]))]);
     assert_eq!(bed.verdict(A, &datagram), dropped(DropReason::NoEndpoint));
     assert_eq!(bed.send(A, &to_vip(ACK)).translation, seen_by_b());

@@ -22,7 +22,7 @@ use super::*;
 
 const NODES: [(&str, &str); 2] = [("n1", "192.168.0.1"), ("n2", "192.168.0.2")];
 
-/// A pipeline with a renderer of each orientation for each node, and their published tables.
+/// Returns a pipeline with a renderer of each orientation for each node, and their published tables.
 fn pipeline() -> (Pipeline, Vec<PublishedTuples>) {
     let mut pipeline = Pipeline::new(Scope::Cluster);
     let mut published = Vec::new();
@@ -93,7 +93,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The verdict of the ACL renderer's tables where a packet leaves the node.
+/// Returns the verdict of the ACL renderer's tables where a packet leaves the node.
 fn acl_verdict(tables: &NodeTables, key: &Key) -> Action {
     let interfaces = &tables.interfaces;
     let owner = interfaces.iter().find(|interface| interface.addresses.contains(&key.dst()));
@@ -101,7 +101,7 @@ fn acl_verdict(tables: &NodeTables, key: &Key) -> Action {
     tables.tables[owner.or_else(uplink).unwrap().table].tables.lookup(key).action()
 }
 
-/// The verdict of the 6-tuple tables where the packet leaves or enters the vswitch.
+/// Returns the verdict of the 6-tuple tables where the packet leaves or enters the vswitch.
 fn tuple_verdict(pods: &NodeTables, tables: &TupleTables, key: &Key) -> Action {
     let end = match tables.orientation {
         Orientation::Egress => key.dst(),

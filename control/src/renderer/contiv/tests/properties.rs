@@ -63,7 +63,7 @@ fn any_update() -> impl Strategy<Value = Update> {
     })
 }
 
-/// The verdict of a pod's list, evaluated rule by rule.
+/// Returns the verdict of a pod's list, evaluated rule by rule.
 fn says(list: Option<&PeerList>, peer: IpAddr, key: &Key) -> bool {
     let Some(list) = list.filter(|list| list.rules().iter().any(|rule| rule.action == Action::Deny)) else {
         return true;
@@ -76,7 +76,7 @@ fn says(list: Option<&PeerList>, peer: IpAddr, key: &Key) -> bool {
     })
 }
 
-/// The table that judges a packet: that of the pod at the orientation's end, otherwise the global one.
+/// Returns the table that judges a packet: that of the pod at the orientation's end, otherwise the global one.
 fn table<'a>(state: &'a RendererState, orientation: Orientation, key: &Key) -> Option<&'a Arc<Table>> {
     let end = match orientation {
         Orientation::Egress => key.dst(),

@@ -71,7 +71,7 @@ impl VectorUpdate {
     }
 }
 
-/// The known answers. `None` if the files are absent, which is an error in CI.
+/// Returns the known answers. `None` if the files are absent, which is an error in CI.
 fn vectors() -> Option<Vec<Vector>> {
     let folder = std::env::var("BULKHEAD_CASES")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/cases").into());

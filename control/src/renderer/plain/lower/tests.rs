@@ -12,7 +12,7 @@ use super::*;
 /// The tier and action that decided. `None` if no rule matched.
 type Decided = Option<(Tier, RuleAction)>;
 
-/// The address with this index, of a small universe of both families.
+/// Returns the address with this index, of a small universe of both families.
 fn address(at: u32) -> IpAddr {
     if at < 6 { Ipv4Addr::from(0x0a00_0000 + at).into() } else { Ipv6Addr::from(u128::from(at)).into() }
 }
@@ -47,8 +47,8 @@ fn matches(rule: &Tiered, at: u32, (number, port): (u8, u16)) -> bool {
     peer && rule.services.contains(number, port)
 }
 
-/// The verdict of the tiers by definition: in each tier the first match decides; Pass and no match continue with the next tier. Also
-/// returns whether a rule passed the packet.
+/// Returns the verdict of the tiers by definition: in each tier the first match decides; Pass and no match continue with the next tier.
+/// Also returns whether a rule passed the packet.
 fn truth(rules: &[Tiered], at: u32, traffic: (u8, u16)) -> (Action, OriginId, Decided, bool) {
     let mut passed = false;
     for tier in Tier::ALL {

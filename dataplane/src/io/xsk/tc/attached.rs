@@ -115,7 +115,7 @@ impl Attached {
         matches!(self, Self::Link(_))
     }
 
-    /// The interface's current index in its current namespace. `None` if the interface was removed, or moved away from a filter.
+    /// Returns the interface's current index in its current namespace. `None` if the interface was removed, or moved away from a filter.
     pub(super) fn interface(&self) -> Option<u32> {
         match self {
             Self::Filter(filter) => filter.interface(),

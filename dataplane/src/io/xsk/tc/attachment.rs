@@ -86,12 +86,12 @@ impl TcAttachment {
         }
     }
 
-    /// The port's slot, which is also the VLAN tag of its packets on the trunk.
+    /// Returns the port's slot, which is also the VLAN tag of its packets on the trunk.
     pub const fn slot(&self) -> FlowSlot {
         self.slot
     }
 
-    /// The interface's current index in its current namespace. `None` if it was removed. One system call.
+    /// Returns the interface's current index in its current namespace. `None` if it was removed. One system call.
     pub fn index(&self) -> Option<u32> {
         self.ingress.interface()
     }

@@ -73,7 +73,7 @@ impl Filter {
         self.interface
     }
 
-    /// The interface's index. `None` if the filter is gone or has another program.
+    /// Returns the interface's index. `None` if the filter is gone or has another program.
     pub(super) fn interface(&self) -> Option<u32> {
         left(self.hook, self.interface).filter(|&(_, program)| program == self.program).map(|_| self.interface)
     }

@@ -177,7 +177,7 @@ impl TcDatapath {
         self.table.next_generation()
     }
 
-    /// Number of interfaces that a previous process left open and no attachment has adopted yet.
+    /// Returns the number of interfaces that a previous process left open and no attachment has adopted yet.
     pub fn left_open(&self) -> usize {
         self.left().len()
     }

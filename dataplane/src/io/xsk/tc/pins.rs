@@ -63,7 +63,7 @@ impl Pins {
         folders(path)?.iter().filter(|folder| **folder != self.folder).map(|folder| remove(folder)).sum()
     }
 
-    /// The path of the folder with this network namespace's pins.
+    /// Returns the path of the folder with this network namespace's pins.
     pub(super) fn path(&self) -> &Path {
         &self.folder
     }

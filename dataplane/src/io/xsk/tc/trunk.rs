@@ -128,7 +128,7 @@ impl Trunk {
         self.deliver.is_link()
     }
 
-    /// The index of the end that programs send to.
+    /// Returns the index of the end that programs send to.
     pub(super) const fn first(&self) -> u32 {
         self.first.index
     }

@@ -156,7 +156,7 @@ fn a_client_reaches_every_endpoint_and_is_seen_with_its_own_address_unless_it_is
     lab.apply(&format!("{}{closed}{apart}", web(&all[..1])));
     assert_eq!(ask(&lab.get("web1").netns, VIP, 80), None);
     let (code, told) = lab.ask(&explain);
-    assert!(code == Some(1) && told.contains("hairpin:default/web1"), "{told}");
+    assert!(code == Some(1) && told.contains("hairpin:default/client"), "{told}");
     // The Service has no endpoints. The client gets an error at once, and reaches a new endpoint with its next packet.
     lab.apply(&web(&[]));
     let client = &lab.get("client").netns;

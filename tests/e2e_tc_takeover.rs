@@ -3,12 +3,10 @@
 use crate::require;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Read;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use crate::lab::lasting::{Lasting, PATIENCE, answers, connect, echo, settle};
 use crate::lab::netns::eventually;
@@ -109,32 +107,6 @@ fn another_version_puts_its_programs_into_the_links_of_the_one_before_while_a_co
     assert!(connect(lab.get("c"), lab.get("b"), PORT, PATIENCE).is_err(), "policy holds");
     assert!(answers(&mut stream));
     lab.stop();
-}
-
-/// A new connection's flow stays in the kernel for half a second only.
-#[test]
-fn a_connection_that_has_just_begun_waits_for_the_next_process_and_goes_on() {
-    require!("mount");
-    only_with_tc!();
-    let mut lasting = Lasting::new();
-    let lab = &mut lasting.lab;
-    lab.start(&rules());
-    echo(lab.get("b"), PORT);
-    let mut stream = connect(lab.get("a"), lab.get("b"), PORT, PATIENCE).unwrap();
-    for _ in 0..50 {
-        assert!(answers(&mut stream));
-        std::thread::sleep(Duration::from_millis(3));
-    }
-    lab.kill();
-    std::thread::sleep(Duration::from_secs(1));
-    assert!(!answers(&mut stream), "nobody forwards it");
-    lab.start(&rules());
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut byte = [0];
-    stream.read_exact(&mut byte).expect("what was not forwarded is sent again");
-    assert!(answers(&mut stream));
-    let summary = lab.stop();
-    assert!(summary["sessions"]["adopted"].as_u64() > Some(0), "{summary:#}");
 }
 
 /// A killed vswitch whose pinned maps and sessions have another layout, and a connection that the kernel still forwards.

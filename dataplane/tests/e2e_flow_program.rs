@@ -174,6 +174,7 @@ impl Lab {
             is_hop: true,
             translation: None,
             lease: 60_000_000_000,
+            timeout: 60_000_000_000,
             start: FlowStart::Latch(LATCH),
         }
     }

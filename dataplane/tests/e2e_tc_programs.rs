@@ -1,5 +1,7 @@
 //! The tc programs on real veths.
 
+mod away;
+
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,10 +11,17 @@ use crate::support::translate::{Random, TCP, UDP, checksum_at, translated};
 use crate::support::{Net, SMALL, pool, run, two_ports};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, FlowCache, FlowLatch, FlowStart, Frame, FramePool, KernelFlows, LinkInfo, Port, SlowPathLimit,
-    TcAttachment, TcConfig, TcDatapath, XskPort, remove_tc_datapath, tc_programs,
+    Away, CachedFlow, FlowCache, FlowHandshake, FlowLatch, FlowStart, Frame, FramePool, Initiator, KernelFlows,
+    LinkInfo, Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, XskPort, remove_tc_datapath, tc_programs,
 };
 use bulkhead_dataplane::{Affinity, Flow, PortId, PortKind};
+
+/// Flows outlast the workers, and end soon.
+const AWAY: Away = Away {
+    grace: Duration::from_secs(12),
+    half_closed: Duration::from_millis(1600),
+    closed: Duration::from_millis(800),
+};
 
 fn trunk() -> [String; 2] {
     ["bh0".to_owned(), "bh1".to_owned()]
@@ -35,7 +44,8 @@ impl Lab {
     }
 
     fn limited(net: Net, workers: u32, pins: Option<PathBuf>, slow_path: SlowPathLimit) -> Self {
-        let config = TcConfig { trunk: trunk(), affinity: Affinity::new(), workers, slow_path, links: true, pins };
+        let config =
+            TcConfig { trunk: trunk(), affinity: Affinity::new(), workers, slow_path, links: true, pins, away: AWAY };
         let datapath = net.inside("sw", || TcDatapath::new(&config)).unwrap_or_else(|error| panic!("{error}"));
         let mut pool = pool(4096);
         let mut queues = net.inside("sw", || datapath.trunk_ports(pool.umem(), SMALL)).unwrap();
@@ -112,6 +122,7 @@ fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums_also_th
             longest: 1514,
             origin: None,
             lease: 60_000_000_000,
+            timeout: 60_000_000_000,
             start: FlowStart::Latch(FlowLatch(7)),
         };
         lab.datapath.add(&cached);
@@ -188,6 +199,7 @@ impl Talk {
             longest: 1514,
             origin: None,
             lease: lease.as_nanos() as u64,
+            timeout: lease.as_nanos() as u64,
             start: FlowStart::Latch(FlowLatch(7)),
         };
         let socket = |pod: &str, address: &str| lab.net.inside(pod, || UdpSocket::bind(address).unwrap());

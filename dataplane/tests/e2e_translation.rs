@@ -20,8 +20,8 @@ use crate::support::translate::{TCP, UDP, translated};
 use crate::support::{Net, SMALL, pool, two_ports};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, FlowLatch, FlowSlot, FlowStart, Frame, FramePool, Interface, KernelFlowCache, KernelFlows, LinkInfo,
-    Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, Translation, XdpMode, XskPort,
+    Away, CachedFlow, FlowLatch, FlowSlot, FlowStart, Frame, FramePool, Interface, KernelFlowCache, KernelFlows,
+    LinkInfo, Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, Translation, XdpMode, XskPort,
 };
 use bulkhead_dataplane::{Affinity, Flow, PortId, PortKind};
 
@@ -70,6 +70,7 @@ fn attach_tc(net: &Net, pool: &FramePool, kind: PortKind) -> (Attached, Vec<XskP
         slow_path: SlowPathLimit::default(),
         links: true,
         pins: None,
+        away: Away { grace: Duration::ZERO, half_closed: Duration::ZERO, closed: Duration::ZERO },
     };
     net.inside("sw", || {
         let flows = TcDatapath::new(&config).unwrap();
@@ -195,6 +196,7 @@ impl Lab {
                 longest: 1514,
                 origin: None,
                 lease: 600_000_000_000,
+                timeout: 600_000_000_000,
                 start: FlowStart::Latch(latch),
             };
             flows.add(&cached);

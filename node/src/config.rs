@@ -65,6 +65,8 @@ pub(crate) struct Config {
     pub flow_cache: bool,
     /// The maximum time that the kernel forwards a flow without a worker seeing one of its packets.
     pub flow_lease: Duration,
+    /// With [`Attach::Tc`], the maximum time that the kernel forwards established flows while the process is away.
+    pub away_grace: Duration,
     /// The maximum size in bytes of pods' TCP packets over IPv4. `None` keeps the kernel's setting.
     pub big_tcp: Option<u32>,
     /// Rate limit of the packets that the tc programs pass from each port to the workers.
@@ -242,6 +244,7 @@ impl Config {
         differs("nftables", self.nftables != new.nftables);
         differs("attach", self.attach != new.attach);
         differs("flow_lease", self.flow_lease != new.flow_lease);
+        differs("away_grace", self.away_grace != new.away_grace);
         differs("big_tcp", self.big_tcp != new.big_tcp);
         differs("tcx", self.tcx != new.tcx);
         differs("pins", self.pins != new.pins);

@@ -20,6 +20,7 @@ use super::config::Config;
 use super::host_port::HostPort;
 use super::interfaces::thread::{self as interfaces, Command};
 use super::journal::Journal;
+use super::kept;
 use super::log;
 use super::next_hops::NextHops;
 use super::notice::Notice;
@@ -135,6 +136,10 @@ impl Daemon {
         self.observer.settle();
         if let Some(tc) = &self.tc {
             tc.close_left();
+            let vswitch = Arc::downgrade(&self.vswitch);
+            let catch_up =
+                move |absence| vswitch.upgrade().iter().for_each(|vswitch| kept::catch_up(vswitch, &absence));
+            tc.start_beating(catch_up).context("cannot start the heartbeat thread")?;
         }
         let announced = signals::announce_ready(self.ready_file.as_deref());
         announced.context("cannot announce that forwarding has started")?;

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use bulkhead_dataplane::Affinity;
-use bulkhead_dataplane::io::{KernelFlowCache, KernelFlows, SlowPathLimit, TcConfig, TcDatapath, XskError};
+use bulkhead_dataplane::io::{Away, KernelFlowCache, KernelFlows, SlowPathLimit, TcConfig, TcDatapath, XskError};
 
 use super::composer::Takeover;
 use super::config::{Attach, Config, DEFAULT_PINS, Pins, SlowPathConfig};
@@ -31,6 +32,7 @@ impl Kernel {
         let SlowPathConfig { packets_per_second, burst } = config.slow_path;
         // 0 disables the limit: without a flow cache, the workers forward all packets.
         let rate = if config.flow_cache && !captures { packets_per_second } else { 0 };
+        let timeouts = config.sessions.settings().timeouts;
         let tc = |pins: Option<PathBuf>| {
             TcDatapath::new(&TcConfig {
                 trunk: TRUNK.map(str::to_owned),
@@ -39,6 +41,11 @@ impl Kernel {
                 slow_path: SlowPathLimit { rate, burst },
                 links: config.tcx,
                 pins,
+                away: Away {
+                    grace: config.away_grace,
+                    half_closed: Duration::from_nanos(timeouts.tcp_half_closed),
+                    closed: Duration::from_nanos(timeouts.tcp_closed),
+                },
             })
             .map_err(anyhow::Error::from)
         };

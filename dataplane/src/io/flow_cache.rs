@@ -16,6 +16,9 @@
 //! A cache that can copy packets sends a copy to the worker before the lease ends, and the worker renews the flow
 //! ([`FlowCache::renew`]). A flow in use then never returns to the worker, which could not carry a bulk connection.
 //!
+//! While no worker is alive, a cache may forward flows beyond their leases: until they were idle for their session's timeout
+//! ([`CachedFlow::timeout`]), and soon after their TCP connection has ended.
+//!
 //! The cache is faster than a worker, so its packets could overtake earlier ones that a worker still holds. Therefore each added flow
 //! starts behind a closed latch: its packets still go to the worker, and the latch counts them. The worker opens the latch after it has
 //! sent all received packets, unless the latch has counted another packet since.
@@ -95,8 +98,30 @@ pub struct CachedFlow {
     pub origin: Option<OriginId>,
     /// Validity of the flow, in nanoseconds from now.
     pub lease: u64,
+    /// How long the flow may be idle while no worker is alive, in nanoseconds: its session's timeout.
+    pub timeout: u64,
     /// The event after which the cache forwards the flow's packets.
     pub start: FlowStart,
+}
+
+/// What a cache saw of a flow's TCP connection and no worker did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowChange {
+    /// The flow's addresses and ports before translation.
+    pub flow: Flow,
+    /// What happened.
+    pub kind: FlowChangeKind,
+}
+
+/// A step of a TCP connection that the kernel has forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowChangeKind {
+    /// A segment of the initiator, which is the flow's source, has ended the handshake.
+    Established,
+    /// The flow's source has sent a FIN.
+    Closed,
+    /// The flow's source has sent a reset, which may be forged.
+    Reset,
 }
 
 /// A forwarder of known flows in front of the workers.

@@ -48,8 +48,8 @@ pub use capture_writer::CaptureWriter;
 #[cfg(target_os = "linux")]
 pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
 pub use flow_cache::{
-    CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowStart, HANDSHAKES, Initiator,
-    KernelFlows, RENEWED_IN_LAST,
+    CachedFlow, CachedTraffic, FlowCache, FlowChange, FlowChangeKind, FlowHandshake, FlowLatch, FlowSlot, FlowStart,
+    HANDSHAKES, Initiator, KernelFlows, RENEWED_IN_LAST,
 };
 #[cfg(target_os = "linux")]
 pub use frame_pool::FramePool;
@@ -62,11 +62,11 @@ pub use port_finder::PortFinder;
 pub use xsk::Generator;
 #[cfg(target_os = "linux")]
 pub use xsk::{
-    AddressWatch, Frame, HostPair, HostRoute, Interface, InterfaceAddress, KernelFlowCache, KernelRoute, LinkEvent,
-    LinkFeatures, LinkInfo, LinkStatus, LinkWatch, MappedFile, PollSet, QueueConfig, SlowPathLimit, TcAttachment,
-    TcConfig, TcDatapath, TcHook, TcProgram, Umem, UmemError, Waker, XdpMode, XskError, XskPort, addresses, cores,
-    default_route_interfaces, has_nft_rules, in_namespace, is_trunk_in_use, kernel_routes, links, poll,
-    remove_tc_datapath, set_generic_receive_offload, set_link_up, set_longest_tcp_packet,
+    Absence, AddressWatch, Away, Frame, HostPair, HostRoute, Interface, InterfaceAddress, KernelFlowCache, KernelRoute,
+    LinkEvent, LinkFeatures, LinkInfo, LinkStatus, LinkWatch, MappedFile, PollSet, QueueConfig, SlowPathLimit,
+    TcAttachment, TcConfig, TcDatapath, TcHook, TcProgram, Umem, UmemError, Waker, XdpMode, XskError, XskPort,
+    addresses, cores, default_route_interfaces, has_nft_rules, in_namespace, is_trunk_in_use, kernel_routes, links,
+    poll, remove_tc_datapath, set_generic_receive_offload, set_link_up, set_longest_tcp_packet,
     set_transmit_checksum_offload, takes_xdp_frames, tc_programs, transmit_checksum_offload, xdp_programs,
 };
 #[cfg(target_os = "linux")]

@@ -27,6 +27,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -165,6 +166,15 @@ impl SessionStore {
         store.discard("next").and_then(|()| store.discard("previous")).map_err(fault("clean up"))?;
         DirBuilder::new().mode(0o700).create(store.folder("next")).map_err(fault("create a folder in"))?;
         Ok(store)
+    }
+
+    /// Does not count this time, in which the kernel forwarded the sessions' packets without a process, as idle time of the sessions.
+    pub fn pass_over(&mut self, away: Duration) {
+        let away = u64::try_from(away.as_nanos()).unwrap_or(u64::MAX);
+        for stored in &mut self.found {
+            // Adoption limits the time to the present.
+            stored.entry.seen_at = stored.entry.seen_at.saturating_add(away);
+        }
     }
 
     /// Returns the result so far of adopting an earlier process's sessions.

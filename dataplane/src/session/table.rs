@@ -251,6 +251,16 @@ impl SessionTable {
         }
     }
 
+    /// Returns the idle timeout of an established TCP session, in nanoseconds.
+    pub(crate) const fn established_timeout(&self) -> u64 {
+        self.timeouts[Class::Established as usize]
+    }
+
+    /// Returns the idle timeout of the session in a slot, in nanoseconds.
+    pub(crate) fn timeout(&self, slot: Slot) -> u64 {
+        self.timeouts[self.entry(slot).class() as usize]
+    }
+
     /// Returns the slot of a TCP session that is not established, and its timeout in nanoseconds. `None` for any other session.
     pub(crate) fn begun(&self, hash: u64, key: &Key) -> Option<(Slot, u64)> {
         let slot = self.lookup(hash, key)?;

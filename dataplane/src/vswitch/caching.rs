@@ -340,6 +340,7 @@ impl Caching {
             epochs: [packet.in_port, out].map(|port| about.snapshot.epoch(port)),
             moves: [packet.in_port, out].map(|port| self.moves_of(port)),
             lease,
+            timeout: found.timeout,
             start: FlowStart::Latch(latch),
         };
         Some((flow, latch))

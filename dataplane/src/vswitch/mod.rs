@@ -61,7 +61,7 @@ pub use stepped::SteppedWorker;
 pub use tap::{Captured, Tap};
 
 use crate::forward::Neighbours;
-use crate::io::{FlowSlot, FramePool, Port};
+use crate::io::{FlowChange, FlowSlot, FramePool, Port};
 use crate::session::Budget;
 use crate::{
     Adoption, Affinity, AuditTap, EndedSessions, PortId, Publisher, SessionInfo, SessionPage, SessionSelector,
@@ -96,6 +96,8 @@ pub(crate) enum Command {
     EndSessions(u32, SessionSelector, Sender<EndedSessions>),
     /// Attaches a stream writer, or detaches the current one with `None`.
     Stream(Option<Box<StreamWriter>>),
+    /// Brings sessions up to date with these changes of their flows.
+    Learn(Arc<[FlowChange]>),
     /// Reports audited connections to this tap.
     Audit(AuditTap),
     /// Closes all ports and sends a message when that is done.
@@ -276,6 +278,18 @@ impl Vswitch {
             }
         }
         true
+    }
+
+    /// Tells the workers what the flow cache saw of TCP connections while no worker was alive, in portions, so that packets wait less than a
+    /// millisecond.
+    pub fn learn(&self, changes: &[FlowChange]) {
+        /// A change takes about 200 ns.
+        const PORTION: usize = 1 << 10;
+        for portion in changes.chunks(PORTION) {
+            let portion: Arc<[FlowChange]> = portion.into();
+            (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Learn(Arc::clone(&portion))));
+            self.confirm();
+        }
     }
 
     /// Opens a stream of the records that the plan selects, and replaces the previous stream. A worker begins when it next reads its

@@ -31,7 +31,7 @@ use super::ports::Ports;
 use super::stream::StreamWriter;
 use super::{Tap, VswitchEvent, WorkerCounters};
 use crate::forward::Forwarder;
-use crate::io::{FlowCache, FlowSlot, Frame, FramePool, Port, Umem};
+use crate::io::{FlowCache, FlowChange, FlowSlot, Frame, FramePool, Port, Umem};
 use crate::{
     Affinity, AuditTap, BURST, DropReason, EndedSessions, Judged, PortId, SessionPage, SessionSelector, Snapshot,
     Worker,
@@ -220,6 +220,10 @@ impl Stage {
             Some(stream) => stream.begin(&mut self.engine, &self.ledger.counters.other_drops),
             None => self.engine.listen(false),
         }
+    }
+
+    pub(super) fn learn(&mut self, changes: &[FlowChange], now: u64) {
+        changes.iter().for_each(|change| self.engine.learn(change, now));
     }
 
     pub(super) fn tell_audits_to(&mut self, tap: AuditTap) {

@@ -115,6 +115,7 @@ impl WorkerLoop {
                 Ok(Command::Attach(id, slot)) => self.stage.attach(id, slot),
                 Ok(Command::Remove(id)) => self.stage.remove(id),
                 Ok(Command::Stream(stream)) => self.stage.set_stream(stream),
+                Ok(Command::Learn(changes)) => self.stage.learn(&changes, self.clock.now()),
                 Ok(Command::Audit(tap)) => self.stage.tell_audits_to(tap),
                 Ok(Command::Halt(done)) => {
                     self.stage.halt();

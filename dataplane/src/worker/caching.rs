@@ -1,7 +1,8 @@
 //! Tells the flow cache which flows of sessions it may forward, and for how long.
 
 use super::Worker;
-use crate::packet::{self, Inner, Payload, Plain, TcpFlags};
+use crate::io::{FlowChange, FlowChangeKind};
+use crate::packet::{self, Inner, Payload, Plain, Ports, TcpFlags};
 use crate::session::{Direction, Key, Match};
 use crate::{Flow, LinkType, PortId};
 
@@ -19,6 +20,8 @@ pub(crate) struct Cacheable {
     pub(crate) origin: Option<OriginId>,
     /// The longest time for which the cache may forward the flow without a packet at a worker, in nanoseconds.
     pub(crate) lease: u64,
+    /// The session's idle timeout in nanoseconds.
+    pub(crate) timeout: u64,
 }
 
 /// The session of a connection whose SYN-ACK is about to be sent.
@@ -30,6 +33,8 @@ pub(crate) struct Opening {
     pub(crate) origin: Option<OriginId>,
     /// Timeout of the session before its handshake has ended, in nanoseconds.
     pub(crate) timeout: u64,
+    /// Timeout of the session after its handshake, in nanoseconds.
+    pub(crate) established: u64,
     /// Acknowledgement number of the segment that ends the handshake.
     pub(crate) acknowledgement: u32,
 }
@@ -53,7 +58,8 @@ impl Worker {
         }
         let span = Payload::of(LinkType::Ethernet, frame, frame.len())?.segment()?;
         let (origin, flow) = (origin(entry.origin), flow(&key, from_low));
-        Some(Opening { flow, session, origin, timeout, acknowledgement: span.end })
+        let established = self.sessions.established_timeout();
+        Some(Opening { flow, session, origin, timeout, established, acknowledgement: span.end })
     }
 
     /// Establishes a connection whose SYN-ACK came at `since`, although no worker has seen the segment that ended its handshake.
@@ -64,12 +70,28 @@ impl Worker {
         }
     }
 
+    /// Brings the session of a flow up to date with what the flow cache saw of its TCP connection.
+    pub(crate) fn learn(&mut self, change: &FlowChange, now: u64) {
+        self.now.time = self.now.time.max(now);
+        let Flow { src, dst, protocol, sport, dport, .. } = change.flow;
+        let (key, from_low) = Key::of(src, dst, protocol, Ports::Pair(sport, dport));
+        let Some(slot) = self.sessions.find(self.sessions.hash(&key), &key, self.now.time) else { return };
+        let (Match::Key(direction) | Match::Alias(direction)) = self.sessions.matched(slot, &key, from_low);
+        match change.kind {
+            FlowChangeKind::Established => self.sessions.end_handshake(slot, self.now.time, self.now),
+            FlowChangeKind::Closed => {
+                self.sessions.touch(slot, direction, Some(TcpFlags(TcpFlags::FIN | TcpFlags::ACK)), self.now);
+            }
+            FlowChangeKind::Reset => self.sessions.doubt_open(slot, self.now),
+        }
+    }
+
     /// Returns the flow of a hit if its next packets will be hits too, whatever they contain: UDP, and TCP between its handshake and its
     /// end. The snapshot must be the one that judged the packet, and the frame must be unchanged.
     pub(crate) fn cacheable(&self, frame: &[u8], in_port: PortId) -> Option<Cacheable> {
         let (key, from_low, flags) = plain_key(frame)?;
         let hash = self.sessions.hash(&key);
-        let (slot, timeout) = self.sessions.established(hash, &key)?;
+        let (slot, shortest) = self.sessions.established(hash, &key)?;
         let entry = self.sessions.entry(slot);
         let (Match::Key(direction) | Match::Alias(direction)) = self.sessions.matched(slot, &key, from_low);
         let is_plain = key.protocol() != protocol::TCP || !flags.is_control();
@@ -77,8 +99,8 @@ impl Worker {
         if !is_plain || !is_hit || entry.ports(direction).0 != in_port {
             return None;
         }
-        let lease = timeout / LEASES_PER_TIMEOUT;
-        Some(Cacheable { flow: flow(&key, from_low), hash, origin: origin(entry.origin), lease })
+        let (lease, timeout) = (shortest / LEASES_PER_TIMEOUT, self.sessions.timeout(slot));
+        Some(Cacheable { flow: flow(&key, from_low), hash, origin: origin(entry.origin), lease, timeout })
     }
 }
 

@@ -126,6 +126,9 @@ pub(crate) struct Wire {
     /// Number of connections in the row `restart`
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub(crate) connections: u16,
+    /// Seconds without a process in the row `restart`
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=3_600))]
+    pub(crate) gone: u16,
     /// Cores of the vswitch's workers [default: the first two]
     #[arg(long, value_name = "CORE", value_delimiter = ',')]
     pub(crate) worker_cores: Vec<usize>,

@@ -47,6 +47,8 @@ struct Bench {
     pods: usize,
     /// Number of connections in the row `restart`.
     connections: usize,
+    /// Time without a process in the row `restart`.
+    gone: Duration,
 }
 
 /// The measured values: for each path, one list of metrics per round.
@@ -122,5 +124,6 @@ fn bench(args: &Wire) -> anyhow::Result<Bench> {
         cores: [cores[0], cores[1]],
         pods: args.pods.into(),
         connections: args.connections.into(),
+        gone: Duration::from_secs(args.gone.into()),
     })
 }

@@ -37,6 +37,10 @@ const MAX_SESSIONS: usize = 1 << 26;
 const MIN_LEASE: Duration = Duration::from_secs(1);
 /// Maximum flow lease: how long a flow may continue after its session or the process ended.
 const MAX_LEASE: Duration = Duration::from_secs(600);
+/// Default of `away_grace`: longer than an update of a node takes, and than most outages of a registry.
+const AWAY_GRACE: Duration = Duration::from_secs(3600);
+/// Maximum of `away_grace`: meanwhile no change of policy reaches established flows.
+const MAX_AWAY_GRACE: Duration = Duration::from_secs(24 * 3600);
 /// Range of `big_tcp`, in bytes: longer than an IPv4 header can express, up to the kernel's limit for all interfaces (`GSO_MAX_SIZE`).
 const BIG_TCP: RangeInclusive<u32> = 65_536..=524_280;
 
@@ -56,6 +60,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         tcx: written.tcx,
         pins: pins(written.pins.as_ref(), &mut faults),
         flow_lease: flow_lease(written.flow_lease.as_ref(), &mut faults),
+        away_grace: away_grace(written.away_grace.as_ref(), &mut faults),
         big_tcp: big_tcp(written, &mut faults),
         mode: written.mode,
         flow_cache: written.flow_cache,
@@ -109,6 +114,18 @@ fn flow_lease(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Dur
             let help = "write a number with its unit, from 1s to 10m: 30s";
             faults.add(line(text), "flow_lease", format!("`{}` is not a valid duration", text.value), help);
             LEASE
+        }
+    }
+}
+
+fn away_grace(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Duration {
+    let Some(text) = written else { return AWAY_GRACE };
+    match humantime::parse_duration(&text.value) {
+        Ok(time) if time <= MAX_AWAY_GRACE => time,
+        _ => {
+            let help = "write a number with its unit, up to 24h: 1h; 0s ends flows with their leases";
+            faults.add(line(text), "away_grace", format!("`{}` is not a valid duration", text.value), help);
+            AWAY_GRACE
         }
     }
 }

@@ -32,6 +32,7 @@ pub(super) struct File {
     pub(super) tcx: bool,
     pub(super) pins: Option<Spanned<String>>,
     pub(super) flow_lease: Option<Spanned<String>>,
+    pub(super) away_grace: Option<Spanned<String>>,
     pub(super) big_tcp: Option<Spanned<u32>>,
     #[serde(default)]
     pub(super) mode: Mode,

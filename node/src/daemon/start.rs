@@ -95,10 +95,11 @@ impl Daemon {
         next_hops.check(&composer.peers(), &config);
         host_port.iter_mut().for_each(|port| port.lead(composer.destinations()));
         let flows = kernel.flows().filter(|_| config.flow_cache);
-        let store = kept::open(&config)?;
+        let store = kept::open(&config, kernel.tc.as_ref().map(|tc| tc.away()).unwrap_or_default())?;
         let workers = vswitch_config(&config, tap, flows, affinity);
         let mut vswitch = Vswitch::start_with(&workers, composer.publisher(), store)?;
         vswitch.adoption().into_iter().for_each(kept::say);
+        kernel.tc.iter().for_each(|tc| vswitch.learn(&tc.take_begun()));
         let umem = Arc::clone(vswitch.pool().umem());
         if let Some(tc) = &kernel.tc {
             let queues = tc.trunk_ports(&umem, buffers::TRUNK)?;

@@ -320,12 +320,21 @@ pub(super) fn owned(descriptor: c_long) -> io::Result<OwnedFd> {
 /// # Safety
 /// The attributes must be those of the command, with pointers to memory of the sizes that the kernel reads and writes.
 pub(super) unsafe fn bpf<A>(command: c_long, mut attributes: A) -> io::Result<c_long> {
+    // SAFETY: the caller's.
+    unsafe { bpf_into(command, &mut attributes) }
+}
+
+/// Like [`bpf`], for commands that write into their attributes.
+///
+/// # Safety
+/// As for [`bpf`].
+pub(super) unsafe fn bpf_into<A>(command: c_long, attributes: &mut A) -> io::Result<c_long> {
     /// Maximum number of calls: the verifier returns `EAGAIN` if a signal is pending. libbpf tries five times too.
     const TRIES: u32 = 5;
     let mut tries = 0;
     loop {
         // SAFETY: the caller's, and the size is the attributes' own.
-        let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attributes, size_of::<A>()) };
+        let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<A>()) };
         if result >= 0 {
             return Ok(result);
         }

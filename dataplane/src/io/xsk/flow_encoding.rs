@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use bulkhead_classifier::OriginId;
 
-use super::flow_layout::{FlowKey, FlowValue, action, decisions, key, put, value};
+use super::flow_layout::{FlowKey, FlowValue, action, decisions, key, place, put, value};
 use super::flow_translation;
+use crate::Flow;
 use crate::io::{CachedFlow, FlowStart, Initiator, RENEWED_IN_LAST};
 
 /// Number of low bits of an epoch cell, which count [`FlowCache::moved`](crate::io::FlowCache::moved); the rest is the snapshot's epoch.
@@ -46,6 +47,7 @@ pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)
     let expires = now.saturating_add(*lease);
     put(&mut value, value::EXPIRES, &expires.to_ne_bytes());
     put(&mut value, value::RENEW, &(expires - lease / RENEWED_IN_LAST).to_ne_bytes());
+    put(&mut value, value::IDLE, &flow.timeout.saturating_sub(*lease).to_ne_bytes());
     put(&mut value, value::OUT, &u32::from(to.0).to_ne_bytes());
     let origin = u16::try_from(origin_number(*origin)).unwrap_or(u16::MAX);
     put(&mut value, value::ORIGIN, &origin.to_ne_bytes());
@@ -68,6 +70,29 @@ pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)
     Some((key, value))
 }
 
+/// Decodes a key into its flow. `None` if its version is unknown.
+pub(super) fn decode(key: &FlowKey) -> Option<Flow> {
+    let part = |offset: i16| key[place(offset.into())..].first_chunk::<4>().copied();
+    let kind = u32::from_ne_bytes(part(key::KIND)?);
+    let address = |offset: i16| -> Option<IpAddr> {
+        let whole: [u8; 16] = *key[place(offset.into())..].first_chunk()?;
+        match kind >> 8 {
+            4 => Some(IpAddr::from([whole[0], whole[1], whole[2], whole[3]])),
+            6 => Some(IpAddr::from(whole)),
+            _ => None,
+        }
+    };
+    let [a, b, c, d] = part(key::PORTS)?;
+    Some(Flow {
+        src: address(key::SOURCE)?,
+        dst: address(key::DESTINATION)?,
+        protocol: (kind & 0xff) as u8,
+        sport: u16::from_be_bytes([a, b]),
+        dport: u16::from_be_bytes([c, d]),
+        icmp: None,
+    })
+}
+
 /// Returns the index of an origin's counter. 0 without origin. Late origins share the last counter.
 pub(super) fn origin_number(origin: Option<OriginId>) -> i32 {
     const SHARED: i32 = decisions::ORIGINS - 1;
@@ -78,8 +103,8 @@ pub(super) fn origin_number(origin: Option<OriginId>) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PortId;
     use crate::io::{FlowHandshake, FlowLatch, FlowSlot};
-    use crate::{Flow, PortId};
 
     fn flow() -> CachedFlow {
         let flow = Flow {
@@ -104,6 +129,7 @@ mod tests {
             epochs: [9, 8],
             moves: [0, 3],
             lease: 100,
+            timeout: 1600,
             start: FlowStart::Latch(FlowLatch(0x4321)),
         }
     }
@@ -114,6 +140,7 @@ mod tests {
         let word = |bytes: &[u8], at: usize| u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap());
         assert_eq!((word(&key, 0), word(&key, 4)), (3, 17 | 4 << 8));
         assert_eq!(key[8..12], [0x12, 0x34, 0, 53]);
+        assert_eq!(decode(&key), Some(flow().flow));
         assert_eq!((&key[16..20], &key[32..36]), (&[10, 0, 0, 1][..], &[10, 0, 0, 2][..]));
         assert_eq!(
             (value[..8].to_vec(), value[8..16].to_vec()),
@@ -125,7 +152,8 @@ mod tests {
         assert_eq!((&value[38..40], &value[54..56]), (&1u16.to_ne_bytes()[..], &2u16.to_ne_bytes()[..]));
         assert_eq!(value[56..64], ((8u64 << 16) + 3).to_ne_bytes());
         assert_eq!(value[64..72], (1000u64 + 100 - 100 / 8).to_ne_bytes());
-        assert_eq!(value[72..], [0; 48]);
+        assert_eq!(value[72..80], 1500u64.to_ne_bytes());
+        assert_eq!(value[80..], [0; 48]);
         let start = |start| encode(&CachedFlow { start, ..flow() }, 1000).unwrap().1;
         let number = FlowHandshake(0x1234);
         let [initiator, responder] =

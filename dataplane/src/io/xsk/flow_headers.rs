@@ -6,14 +6,15 @@
 //!   IPv4 without options, no fragment, or IPv6 without extension headers; hop limit above 1       | else: miss
 //!   the packet is as long as its IP header says, or longer than 65,535 bytes (BIG TCP)            | else: miss
 //!   UDP: its length is not more than the packet's and holds its header                            | else: miss
-//!   TCP: its header is in the packet; ACK, and no SYN, FIN or RST                                 | else: miss
+//!   TCP: its header is in the packet; no SYN; ACK, unless it is a reset                            | else: miss
+//!   FIN and RST: an XDP program misses; a tc program stores them                                 (tc/away.rs)
 //!   key.kind, key.ports = the packet's
 //! ```
 //!
 //! Every check equals one of the worker's fast path, or is stricter.
 
 use super::flow_layout::{action, key, value};
-use super::flow_stack::{ACKNOWLEDGEMENT, AT, CONTEXT, DATA, DATA_END, HEADERS, KEY, LENGTH, STACK};
+use super::flow_stack::{ACKNOWLEDGEMENT, AT, CONTEXT, DATA, DATA_END, ENDS, HEADERS, KEY, LENGTH, STACK};
 use super::instruction::Operation::{Add, And, Or, ShiftLeft, ShiftRight};
 use super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
 use super::instruction::Width::{Byte, Double, Short, Word};
@@ -27,6 +28,7 @@ pub(super) enum Place {
     Told,
     Datagram,
     Segment,
+    HasAck,
     Known,
     WithTranslation,
     /// A copy of the flow's value is on the stack.
@@ -74,8 +76,23 @@ pub(super) enum Place {
     WithoutTag,
     /// The program counts the packet, not a worker.
     Uncounted,
+    /// The packet does not end a TCP connection, or its end is recorded.
+    Recorded,
+    /// The bits to record are in registers.
+    Ending,
+    /// The addresses and ports of the opposite direction are on the stack.
+    Opposite,
+    TranslatedPeer,
+    /// The lease is over, the latch is closed, or the packet ends a TCP connection.
+    Unleased,
+    /// The program forwards the packet.
+    Leased,
+    /// The flow's TCP connection has ended.
+    Ended,
+    /// The flow's idle timeout is in a register.
+    Timed,
 }
-use Place::{Datagram, Known, Miss, Segment, Told, V6};
+use Place::{Datagram, HasAck, Known, Miss, Segment, Told, V6};
 
 /// Ethernet, IPv4 and IPv6 headers, in bytes.
 pub(super) const ETHERNET: i32 = 14;
@@ -100,7 +117,10 @@ pub(super) enum Extent {
     Context { len: i16, gso_size: i16 },
 }
 
-/// Clears key and acknowledgement number, and stores the slot of register `slot` in the key. `slot` must not be 1.
+/// TCP's RST flag.
+pub(super) const RST: i32 = 0x04;
+
+/// Clears key, acknowledgement number and ends, and stores the slot of register `slot` in the key. `slot` must not be 1.
 pub(super) fn clear_key(program: &mut Assembler<Place>, slot: u8) {
     program.push([Instruction::set(1, 0)]);
     for at in (0..key::LEN).step_by(8) {
@@ -129,7 +149,7 @@ pub(super) fn parse(program: &mut Assembler<Place>, extent: Extent) {
     program.place(V6);
     parse_v6(program, extent);
     datagram(program);
-    segment(program);
+    segment(program, extent);
 }
 
 fn parse_v4(program: &mut Assembler<Place>, extent: Extent) {
@@ -247,9 +267,11 @@ fn datagram(program: &mut Assembler<Place>) {
     program.jump(Known);
 }
 
-/// Checks that a TCP header is in the packet, with ACK and without SYN, FIN and RST.
-fn segment(program: &mut Assembler<Place>) {
-    const FIN_SYN_RST: i32 = 0x07;
+/// Checks that a TCP header is in the packet, with ACK and without SYN. Stores FIN and RST for a tc program, which may forward the end of a
+/// connection.
+fn segment(program: &mut Assembler<Place>, extent: Extent) {
+    const FIN_RST: i32 = 0x05;
+    const SYN: i32 = 0x02;
     const ACK: i32 = 0x10;
     program.place(Segment);
     need(program, AT, TCP);
@@ -260,9 +282,20 @@ fn segment(program: &mut Assembler<Place>) {
     program.jump_if_register(4, Greater, 3, Miss);
     end_headers(program);
     program.load(Byte, 4, AT, 13);
-    program.jump_if(4, Shares, FIN_SYN_RST, Miss);
+    match extent {
+        Extent::Buffer => program.jump_if(4, Shares, FIN_RST | SYN, Miss),
+        Extent::Context { .. } => {
+            program.jump_if(4, Shares, SYN, Miss);
+            program.push([Instruction::copy(5, 4)]);
+            program.apply(And, 5, FIN_RST);
+            program.store(Word, STACK, 5, ENDS);
+            // A reset of a closed port has no ACK.
+            program.jump_if(5, Shares, RST, HasAck);
+        }
+    }
     program.apply(And, 4, ACK);
     program.jump_if(4, Equal, 0, Miss);
+    program.place(HasAck);
     program.load(Word, 4, AT, 8);
     program.store(Word, STACK, 4, ACKNOWLEDGEMENT);
     program.place(Known);

@@ -14,7 +14,7 @@ pub(super) mod key {
     pub(in crate::io::xsk) const LEN: i16 = 48;
 }
 
-/// Byte offsets of the fields in a flow's value: 72 bytes, and 48 that only translated flows use. Numbers are in host order.
+/// Byte offsets of the fields in a flow's value: 80 bytes, and 48 that only translated flows use. Numbers are in host order.
 pub(super) mod value {
     /// The value of the ingress port's epoch cell with which the flow is valid.
     pub(in crate::io::xsk) const FROM_EPOCH: i16 = 0;
@@ -43,22 +43,24 @@ pub(super) mod value {
     /// Time after which the program sends a copy of a packet to a worker for renewal, on the clock of [`EXPIRES`]. The program postpones
     /// it.
     pub(in crate::io::xsk) const RENEW: i16 = 64;
+    /// tc programs only: how long the flow outlasts its lease while no worker is alive, in nanoseconds.
+    pub(in crate::io::xsk) const IDLE: i16 = 72;
     /// Start of the part for translated flows. Zeros in other flows, where programs do not read it.
-    pub(in crate::io::xsk) const TRANSLATION: i16 = 72;
+    pub(in crate::io::xsk) const TRANSLATION: i16 = 80;
     /// The translated source address. An IPv4 address uses the first four bytes.
-    pub(in crate::io::xsk) const SOURCE: i16 = 72;
-    pub(in crate::io::xsk) const DESTINATION: i16 = 88;
+    pub(in crate::io::xsk) const SOURCE: i16 = 80;
+    pub(in crate::io::xsk) const DESTINATION: i16 = 96;
     /// The translated source and destination port, 2 bytes each in network order.
-    pub(in crate::io::xsk) const PORTS: i16 = 104;
+    pub(in crate::io::xsk) const PORTS: i16 = 112;
     /// Checksum differences for the new addresses and ports, 2 bytes each in network order: the ones' complement sum of the new words and
     /// the complements of the old ones (RFC 1624).
-    pub(in crate::io::xsk) const ADDRESSES_CHANGE: i16 = 108;
-    pub(in crate::io::xsk) const PORTS_CHANGE: i16 = 110;
+    pub(in crate::io::xsk) const ADDRESSES_CHANGE: i16 = 116;
+    pub(in crate::io::xsk) const PORTS_CHANGE: i16 = 118;
     /// Offset of the transport's checksum in the frame, 2 bytes.
-    pub(in crate::io::xsk) const CHECKSUM_AT: i16 = 112;
+    pub(in crate::io::xsk) const CHECKSUM_AT: i16 = 120;
     /// `BPF_F_MARK_MANGLED_0` for UDP, whose checksum 0 means none, 2 bytes; else 0.
-    pub(in crate::io::xsk) const CHECKSUM_FLAGS: i16 = 114;
-    pub(in crate::io::xsk) const LEN: i16 = 120;
+    pub(in crate::io::xsk) const CHECKSUM_FLAGS: i16 = 122;
+    pub(in crate::io::xsk) const LEN: i16 = 128;
 }
 
 /// Bits for the treatment of a flow's packets.
@@ -73,6 +75,12 @@ pub(super) mod action {
     pub(in crate::io::xsk) const INITIATOR: u16 = 8;
     /// The flow has neither latch nor handshake, because its handshake ended before a renewal.
     pub(in crate::io::xsk) const BEGUN: u16 = 16;
+    /// tc programs only, set by them: the flow's source has sent a FIN, its destination has, or either has sent a reset. A worker's renewal
+    /// clears these bits, because it renews only flows of sessions that have not ended.
+    pub(in crate::io::xsk) const FIN: u16 = 32;
+    pub(in crate::io::xsk) const PEER_FIN: u16 = 64;
+    pub(in crate::io::xsk) const RESET: u16 = 128;
+    pub(in crate::io::xsk) const ENDS: u16 = FIN | PEER_FIN | RESET;
 }
 
 /// Byte offsets in the cells: one array value that programs and process share, mapped into the process.
@@ -85,8 +93,15 @@ pub(super) mod cells {
     /// tc programs only: the slow path limit's cost per segment and its saved maximum, in nanoseconds of the port's time.
     pub(in crate::io::xsk) const COST: i32 = 32;
     pub(in crate::io::xsk) const SAVED: i32 = 40;
+    /// tc programs only: until when programs assume that workers are alive, and until when they forward flows without workers, both on
+    /// `CLOCK_MONOTONIC_COARSE` in nanoseconds.
+    pub(in crate::io::xsk) const ALIVE_UNTIL: i32 = 48;
+    pub(in crate::io::xsk) const AWAY_UNTIL: i32 = 56;
+    /// tc programs only: idle timeouts of TCP flows after one FIN, and after both FINs or a reset, in nanoseconds.
+    pub(in crate::io::xsk) const HALF_CLOSED: i32 = 64;
+    pub(in crate::io::xsk) const CLOSED: i32 = 72;
     /// Per slot: the egress (interface index and `how`, 4 bytes each), and the time until which the port's slow path limit is used.
-    pub(in crate::io::xsk) const SLOT: i32 = 64;
+    pub(in crate::io::xsk) const SLOT: i32 = 128;
     /// One cache line per slot, as different cores write them.
     pub(in crate::io::xsk) const SLOT_LEN: i32 = 64;
     pub(in crate::io::xsk) const WAY: i16 = 0;

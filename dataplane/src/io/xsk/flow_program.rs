@@ -19,7 +19,7 @@ use super::flow_headers::Place::{self, Drop, End, Miss, MissAgain};
 use super::flow_headers::{Extent, clear_key, parse, rewrite};
 use super::flow_layout::value;
 use super::flow_stack::{CONTEXT, DATA, DATA_END, PACKETS, STACK, VALUE};
-use super::flow_steps::{begin, count, find};
+use super::flow_steps::{begin, check_lease, count, find};
 use super::flow_table::FlowTable;
 use super::flow_translation::{change_checksum, translate};
 use super::instruction::Operation::Add;
@@ -67,7 +67,8 @@ pub(super) fn instructions(maps: Maps<'_>, slot: FlowSlot) -> Vec<Instruction> {
     parse(&mut program, Extent::Buffer);
     find(&mut program, maps.table);
     fit(&mut program);
-    begin(&mut program, maps.table);
+    begin(&mut program, maps.table, Miss);
+    check_lease(&mut program, Miss);
     name_way_out(&mut program, maps.interfaces);
     program.push([Instruction::set(1, 1)]);
     program.store(Double, STACK, 1, PACKETS);

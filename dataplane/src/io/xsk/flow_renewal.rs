@@ -4,11 +4,15 @@
 //! changes only the lease. Only the map shows whether the flow is still valid: an epoch may have ended it after the copy that requested
 //! the renewal, and then a worker holds packets behind that copy.
 
-use super::flow_layout::{FlowValue, action, place, put, value};
+use super::flow_changes::part;
+use super::flow_layout::{FlowValue, action, put, value};
 use crate::io::FlowHandshake;
 
 /// The action bits for the start of forwarding, in which otherwise equal flows may differ.
 const BEGINNING: u16 = action::HANDSHAKE | action::INITIATOR | action::BEGUN;
+
+/// The action bits that a program sets. A forged FIN or reset sets them too, so a renewal clears them.
+const RECORDED: u16 = action::ENDS;
 
 /// Returns the map's flow `current` with the lease of `new`. `None` if the lease is over, or the flows differ in more than times and start.
 ///
@@ -40,19 +44,16 @@ fn way(flow: &FlowValue) -> FlowValue {
     let mut way = *flow;
     put(&mut way, value::EXPIRES, &[0; 8]);
     put(&mut way, value::RENEW, &[0; 8]);
+    put(&mut way, value::IDLE, &[0; 8]);
     put(&mut way, value::LATCH, &[0; 2]);
-    let actions = u16::from_ne_bytes(part(flow, value::ACTIONS)) & !BEGINNING;
+    let actions = u16::from_ne_bytes(part(flow, value::ACTIONS)) & !(BEGINNING | RECORDED);
     put(&mut way, value::ACTIONS, &actions.to_ne_bytes());
     way
 }
 
-/// Reads a number at an offset of the flow's value.
-fn part<const N: usize>(flow: &FlowValue, offset: i16) -> [u8; N] {
-    *flow[place(offset.into())..].first_chunk().expect("it is part of a value")
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::flow_layout::place;
     use super::*;
 
     const NOW: u64 = 1_000;

@@ -5,15 +5,17 @@
 //!   flows[key] is still the same entry                                      | else: miss
 //!   epochs[value.from] = value.from_epoch, epochs[value.to] = value.to_epoch | else: miss
 //!   the frame's MAC addresses = value.received                              | else: miss
-//!   coarse time < value.expires                                             | else: miss
-//!   value has begun before                                                    | done
-//!   value has a handshake:
-//!     handshakes[value.latch].has_ended                                       | else:
-//!       the packet comes from the initiator, with the awaited acknowledgement | else: miss
-//!       handshakes[value.latch].has_ended = true
-//!   else: latches[value.latch] is open                                        | else: counted there, miss
+//!   unless value has begun before:
+//!     value has a handshake:
+//!       handshakes[value.latch].has_ended                                       | else:
+//!         the packet comes from the initiator, with the awaited acknowledgement | else: miss
+//!         handshakes[value.latch].has_ended = true
+//!     else: latches[value.latch] is open                                        | else: counted there, unleased
+//!   coarse time < value.expires                                             | else: unleased
 //!   count for the ingress slot, the egress slot, and the rule
 //! ```
+//!
+//! An unleased packet of an XDP program is a miss. `tc/away.rs` says when a tc program forwards it.
 //!
 //! The map may evict a flow and reuse its entry while the program reads it. So the program first copies the value, then looks the flow up
 //! again and compares the entry's address.
@@ -50,7 +52,7 @@ pub(super) fn ask_time(program: &mut Assembler<Place>) {
     program.push([Instruction::call(function::COARSE_TIME)]);
 }
 
-/// Copies the flow to the stack and checks epochs, MAC addresses and lease. Jumps to `Miss` on failure.
+/// Copies the flow to the stack and checks epochs and MAC addresses. Jumps to `Miss` on failure. Stores the time.
 pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
     look_up(program, &table.flows, KEY);
     program.jump_if(0, Equal, 0, Miss);
@@ -81,9 +83,14 @@ pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
         program.jump_if_register(1, Differs, 2, Miss);
     }
     ask_time(program);
-    program.load(Double, 1, STACK, VALUE + value::EXPIRES);
-    program.jump_if_register(0, AtLeast, 1, Miss);
     program.store(Double, STACK, 0, NOW);
+}
+
+/// Jumps to `over` if the flow's lease is over.
+pub(super) fn check_lease(program: &mut Assembler<Place>, over: Place) {
+    program.load(Double, 1, STACK, VALUE + value::EXPIRES);
+    program.load(Double, 2, STACK, NOW);
+    program.jump_if_register(2, AtLeast, 1, over);
 }
 
 /// Copies a part of the flow's value from the map to the stack.
@@ -100,8 +107,8 @@ fn still_there(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if_register(0, Differs, AT, Miss);
 }
 
-/// Jumps to `Miss` unless the latch is open or the handshake has ended.
-pub(super) fn begin(program: &mut Assembler<Place>, table: &FlowTable) {
+/// Jumps to `closed` unless the latch is open, and to `Miss` unless the handshake has ended.
+pub(super) fn begin(program: &mut Assembler<Place>, table: &FlowTable, closed: Place) {
     program.load(Short, 3, STACK, VALUE + value::ACTIONS);
     program.jump_if(3, Shares, action::BEGUN.into(), Open);
     program.push([Instruction::copy(4, 3)]);
@@ -109,7 +116,7 @@ pub(super) fn begin(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if(4, Equal, 0, Latched);
     end_handshake(program, table);
     program.place(Latched);
-    pass_latch(program, table);
+    pass_latch(program, table, closed);
     program.place(Open);
 }
 
@@ -136,9 +143,9 @@ fn numbered_cell(program: &mut Assembler<Place>, table: &FlowTable, first: i32) 
     program.apply_register(Add, 1, 2);
 }
 
-/// Jumps to `Miss` unless the latch is open. One atomic operation counts and reads the bit, so a packet that finds the latch closed is
+/// Jumps to `closed` unless the latch is open. One atomic operation counts and reads the bit, so a packet that finds the latch closed is
 /// counted before a worker can open it.
-fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable) {
+fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable, closed: Place) {
     const OPEN_BIT: i32 = cells::OPEN_BIT.cast_signed();
     numbered_cell(program, table, cells::LATCHES);
     program.load(Double, 2, 1, 0);
@@ -147,7 +154,7 @@ fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable) {
     program.push([Instruction::set(2, 1)]);
     program.count_before(1, 2, 0);
     program.apply(ShiftRight, 2, OPEN_BIT);
-    program.jump_if(2, Equal, 0, Miss);
+    program.jump_if(2, Equal, 0, closed);
 }
 
 /// Adds [`LENGTH`] bytes and [`PACKETS`] packets to the counters of both slots and the origin. Counters are per core, to avoid contention.

@@ -342,7 +342,7 @@ fn possible_cores() -> io::Result<usize> {
 }
 
 /// `CLOCK_MONOTONIC_COARSE` in nanoseconds, which the programs use too.
-fn coarse_time() -> u64 {
+pub(super) fn coarse_time() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the time and touches no other memory.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };

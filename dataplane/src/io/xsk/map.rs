@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::bpf::{address, bpf, info_of, owned, padded, pin, pinned};
+use super::bpf::{address, bpf, bpf_into, info_of, owned, padded, pin, pinned};
 use super::small_size;
 
 /// `BPF_MAP_TYPE_HASH`.
@@ -27,7 +27,8 @@ const MAP_CREATE: c_long = 0;
 const MAP_LOOKUP_ELEM: c_long = 1;
 const MAP_UPDATE_ELEM: c_long = 2;
 const MAP_DELETE_ELEM: c_long = 3;
-const MAP_GET_NEXT_KEY: c_long = 4;
+/// Since Linux 5.6.
+const MAP_LOOKUP_BATCH: c_long = 24;
 
 /// The type, name and sizes with which a BPF map is created.
 #[derive(Clone, Copy, Debug)]
@@ -134,30 +135,49 @@ impl Map {
         Ok(map)
     }
 
-    /// Returns all keys and values. Not a consistent snapshot if the map changes meanwhile.
-    pub(super) fn entries(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let mut all = Vec::new();
-        let mut last: Option<Vec<u8>> = None;
+    /// Calls `each` with all keys and values of a hash map. Not a consistent snapshot if the map changes meanwhile.
+    pub(super) fn for_each(&self, mut each: impl FnMut(&[u8], &[u8])) -> io::Result<()> {
+        /// `struct bpf_attr` of the commands on several elements. The kernel writes the number of elements into `count`.
+        #[repr(C)]
+        struct Batch {
+            last: u64,
+            next: u64,
+            keys: u64,
+            values: u64,
+            count: u32,
+            map: u32,
+            element_flags: u64,
+            flags: u64,
+        }
+        /// Elements per call: more than a bucket of a hash map holds, and 700 KiB of flows.
+        const COUNT: u32 = 1 << 12;
+        let (mut keys, mut values) =
+            (vec![0; self.key_size * COUNT as usize], vec![0; self.value_size * COUNT as usize]);
+        let map = self.descriptor.as_raw_fd().cast_unsigned();
+        let (mut last, mut next) = (None, 0_u32);
         loop {
-            let mut next = vec![0; self.key_size];
-            let element = Element {
-                map: self.descriptor.as_raw_fd().cast_unsigned(),
-                padding: 0,
-                key: last.as_ref().map_or(0, |key| address(key.as_ptr())),
-                value: address(next.as_mut_ptr()),
+            let mut batch = Batch {
+                last: last.as_ref().map_or(0, |last: &u32| address(last)),
+                next: address(&raw mut next),
+                keys: address(keys.as_mut_ptr()),
+                values: address(values.as_mut_ptr()),
+                count: COUNT,
+                map,
+                element_flags: 0,
                 flags: 0,
             };
-            // SAFETY: the attributes of this command; both keys have the size which the map was made with.
-            match unsafe { bpf(MAP_GET_NEXT_KEY, element) } {
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(all),
+            // SAFETY: the attributes of this command, with room for `COUNT` keys and values of the map's sizes. A hash map's position
+            // has four bytes.
+            let result = unsafe { bpf_into(MAP_LOOKUP_BATCH, &mut batch) };
+            let is_last = match result {
+                Ok(_) => false,
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
                 Err(error) => return Err(error),
-                Ok(_) => {}
-            }
-            let mut value = vec![0; self.value_size];
-            let element = self.element(&next, address(value.as_mut_ptr()));
-            // SAFETY: as above; there is room for a value.
-            if unsafe { bpf(MAP_LOOKUP_ELEM, element) }.is_ok() {
-                all.push((next.clone(), value));
+            };
+            let pairs = keys.chunks_exact(self.key_size).zip(values.chunks_exact(self.value_size));
+            pairs.take(batch.count as usize).for_each(|(key, value)| each(key, value));
+            if is_last {
+                return Ok(());
             }
             last = Some(next);
         }

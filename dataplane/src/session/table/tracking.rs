@@ -161,6 +161,13 @@ impl SessionTable {
         next[at(opposite(new.direction))] = span.ack.map_or(0, known);
     }
 
+    /// Makes an established session doubtful, because the kernel has forwarded a reset of it, whose sequence number nobody has checked.
+    pub(crate) fn doubt_open(&mut self, slot: Slot, now: Moment) {
+        if matches!(self.entry(slot).class(), Class::Established | Class::HalfClosed) {
+            self.doubt(slot, now);
+        }
+    }
+
     /// Makes a session doubtful, because of a reset outside of the window.
     pub(crate) fn doubt(&mut self, slot: Slot, now: Moment) {
         let old = self.entry(slot).class();

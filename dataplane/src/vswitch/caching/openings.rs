@@ -186,6 +186,7 @@ impl Caching {
             epochs: [back, out].map(|port| about.snapshot.epoch(port)),
             moves: [back, out].map(|port| self.moves_of(port)),
             lease,
+            timeout: opening.established,
             start: FlowStart::Handshake(handshake, Initiator::Destination),
         };
         let forward = CachedFlow {

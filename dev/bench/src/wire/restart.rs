@@ -23,8 +23,6 @@ const BULK_BYTES: usize = 64 << 10;
 const BULK_PAUSE: Duration = Duration::from_millis(5);
 /// Requests per second of all connections together: enough to detect a gap in each, few enough not to load the cores.
 const QUESTIONS: u32 = 5_000;
-/// Time without the process: well within the lease, and longer than TCP's own delays.
-const GONE: Duration = Duration::from_secs(1);
 /// Time limit for connections to recover. TCP's retransmission timeouts double.
 const RECOVERY: Duration = Duration::from_secs(10);
 /// Time without an answer after which a connection counts as lost.
@@ -90,7 +88,7 @@ pub(super) fn killed(bench: &Bench) -> anyhow::Result<Vec<Line>> {
         Line::value("restart", &format!("kill -9 under {count} connections: {what}"), value, unit, goal)
     };
     let note =
-        format!("gone for {} s, forwards again {} s later", GONE.as_secs(), digits(worst(|round| round.restart)));
+        format!("gone for {} s, forwards again {} s later", bench.gone.as_secs(), digits(worst(|round| round.restart)));
     let calm = format!("{} ms without a kill", digits(worst(|round| round.calm)));
     Ok(vec![
         line("lost, worst round", worst(|round| round.lost), "connections", Goal::AtMost(0.0)).noted(&note),
@@ -153,7 +151,7 @@ fn kill_and_restart(bench: &Bench, node: &mut super::node::Node, run: &Run) -> a
     until("not all connections work before anything is killed", RECOVERY, || Ok(run.lost(1) == 0))?;
     run.phase.store(1, Ordering::Relaxed);
     node.program()?.kill();
-    std::thread::sleep(GONE);
+    std::thread::sleep(bench.gone);
     let started = Instant::now();
     node.launch()?;
     node.program()?.wait_until_ready(PATIENCE)?;

@@ -5,9 +5,10 @@
 //!   port = ports[ctx.ifindex]                                                        | else: count, drop
 //!   no VLAN tag in the metadata, headers in the linear part                          | else: miss
 //!   parse -> key (flow_headers)                                                      | miss
-//!   find the flow, its epochs, its MAC addresses, its lease (flow_steps)             | miss
+//!   find the flow, its epochs, its MAC addresses (flow_steps)                        | miss
 //!   segment length, or length, <= the egress port's longest frame                    | else: miss
-//!   the latch is open, or the handshake has ended or ends with this packet            | else: miss
+//!   no FIN or RST, the lease is valid, and the latch is open, or the handshake has
+//!   ended or ends with this packet                                                   | else: miss, unless no worker is alive (away)
 //!   slots[flow.out] is open                                                          | else: miss
 //!   send a copy to a worker if a renewal is due (renewal)
 //!   count; translate (flow_translation); decrement the hop limit; set MAC addresses
@@ -28,16 +29,16 @@
 //!
 //! A link follows an interface to another network namespace, where the maps' interface indexes mean other interfaces. Packets to the trunk
 //! are lost there, since the trunk has a random index that the kernel does not assign. Forwarding of flows stops when the process detaches
-//! the link after the kernel's notification of the move, at the latest at the end of their lease. A program cannot read its namespace:
+//! the link after the kernel's notification of the move. A program cannot read its namespace:
 //! `bpf_get_netns_cookie` returns that of the packet's socket, and helpers that look an interface up are restricted to GPL programs.
 
 use super::super::flow_headers::Place::{
-    self, Closed, Compare, Drop, End, Limited, Linear, Miss, Peer, Recent, Segments, Unlimited,
+    self, Closed, Compare, Drop, End, Leased, Limited, Linear, Miss, Peer, Recent, Segments, Unleased, Unlimited,
 };
 use super::super::flow_headers::{Extent, SHORTEST, clear_key, parse, rewrite};
 use super::super::flow_layout::{cells, traffic, value};
 use super::super::flow_stack::{CONTEXT, DATA, DATA_END, HEADERS, LENGTH, PACKETS, SCRATCH, SLOT, STACK, VALUE, WAY};
-use super::super::flow_steps::{begin, count, find, look_up};
+use super::super::flow_steps::{begin, check_lease, count, find, look_up};
 use super::super::flow_table::FlowTable;
 use super::super::flow_translation::translate;
 use super::super::instruction::Operation::Add;
@@ -47,7 +48,7 @@ use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{SHOT, context, function, load_ends};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
-use super::{checksum, how, renewal};
+use super::{away, checksum, how, renewal};
 
 /// Bytes of TCP over IPv6 headers without options. The program pulls as much if the linear part lacks UDP headers, as with some drivers.
 const PULLED: i32 = 74;
@@ -65,8 +66,14 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     find_headers(&mut program);
     parse(&mut program, Extent::Context { len: context::LEN, gso_size: context::GSO_SIZE });
     find(&mut program, table);
+    away::record_end(&mut program, table);
     fit(&mut program);
-    begin(&mut program, table);
+    away::check_end(&mut program);
+    begin(&mut program, table, Unleased);
+    check_lease(&mut program, Unleased);
+    program.jump(Leased);
+    away::pass_unleased(&mut program, table);
+    program.place(Leased);
     find_way(&mut program, table);
     renewal::ask(&mut program, table);
     count(&mut program, table);

@@ -23,9 +23,11 @@
 mod abi;
 mod attached;
 mod attachment;
+mod away;
 mod checksum;
 mod deliver;
 mod filter;
+mod heartbeat;
 mod ingress;
 mod pins;
 mod renewal;
@@ -38,9 +40,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 pub use attachment::TcAttachment;
+pub use heartbeat::Absence;
 
 use super::bpf::{self, Hook};
 use super::error::XskError;
@@ -53,7 +57,8 @@ use super::port::XskPort;
 use super::umem::Umem;
 use super::{QueueConfig, namespace, small_size};
 use crate::Affinity;
-use crate::io::FlowSlot;
+use crate::io::{FlowChange, FlowSlot};
+use heartbeat::Heartbeat;
 use pins::Pins;
 use trunk::Trunk;
 
@@ -93,6 +98,19 @@ pub struct TcConfig {
     pub links: bool,
     /// Folder in a BPF file system where maps and links are pinned, so that they outlive the process. `None` to pin nothing.
     pub pins: Option<PathBuf>,
+    /// How the programs forward flows while no worker is alive.
+    pub away: Away,
+}
+
+/// How the programs forward flows while no worker is alive. They end idle flows by their sessions' timeouts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Away {
+    /// The longest time for which they forward flows; 0 to end them with their leases.
+    pub grace: Duration,
+    /// Idle timeout of TCP flows after one side's FIN.
+    pub half_closed: Duration,
+    /// Idle timeout of TCP flows after both sides' FIN or a reset.
+    pub closed: Duration,
 }
 
 /// A port's limit of packets to the workers. A packet in segments counts as its number of segments.
@@ -125,6 +143,13 @@ pub struct TcDatapath {
     left: Mutex<HashMap<u32, FlowSlot>>,
     /// Whether dropping keeps maps, links and trunk for the next process.
     stays: AtomicBool,
+    /// How long the programs forward flows after the last beat, in nanoseconds.
+    grace: u64,
+    heartbeat: OnceLock<Heartbeat>,
+    /// Whether the heart beats no more.
+    heart_rests: AtomicBool,
+    /// Connections of the previous process whose handshakes ended without its knowledge.
+    begun: Mutex<Vec<FlowChange>>,
 }
 
 /// The loaded programs that run at tc hooks of ports' interfaces.
@@ -167,7 +192,11 @@ impl TcDatapath {
         let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
         let (namespace, stays) = (namespace::current(), AtomicBool::new(false));
         let programs = Programs { ingress, guard };
-        let datapath = Self { table, ports, programs, trunk, namespace, pins, left: Mutex::new(left), stays };
+        let (left, grace) = (Mutex::new(left), nanoseconds(config.away.grace));
+        let (heartbeat, begun) = (OnceLock::new(), Mutex::new(table.begun()));
+        let heart_rests = AtomicBool::new(false);
+        let datapath =
+            Self { table, ports, programs, trunk, namespace, pins, left, stays, grace, heartbeat, heart_rests, begun };
         datapath.configure(config);
         Ok(Arc::new(datapath))
     }
@@ -175,6 +204,11 @@ impl TcDatapath {
     /// Returns a generation for the first snapshot, higher than that of every adopted flow.
     pub fn next_generation(&self) -> u64 {
         self.table.next_generation()
+    }
+
+    /// Takes the connections of the previous process whose handshakes ended without its knowledge.
+    pub fn take_begun(&self) -> Vec<FlowChange> {
+        std::mem::take(&mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the number of interfaces that a previous process left open and no attachment has adopted yet.
@@ -210,12 +244,13 @@ impl TcDatapath {
         self.trunk.has_link()
     }
 
-    /// Keeps pinned maps, links and the trunk for the next process when this one ends. Cached flows then continue until their leases end;
-    /// all other packets are dropped. Does nothing without pins.
+    /// Keeps pinned maps, links and the trunk for the next process when this one ends. The programs then forward cached flows as [`Away`]
+    /// says and drop all other packets. Does nothing without pins.
     pub fn stay(&self) {
         if self.pins.is_some() {
             self.stays.store(true, Ordering::SeqCst);
             self.trunk.stay();
+            self.stop_beating();
         }
     }
 
@@ -240,6 +275,8 @@ impl TcDatapath {
         let cost = SECOND.checked_div(u64::from(config.slow_path.rate)).unwrap_or(0);
         store(cells::SAVED, cost * u64::from(config.slow_path.burst));
         store(cells::COST, cost);
+        store(cells::HALF_CLOSED, nanoseconds(config.away.half_closed));
+        store(cells::CLOSED, nanoseconds(config.away.closed));
     }
 
     /// Opens the trunk's queues, one per worker, in order.
@@ -298,6 +335,11 @@ impl TcDatapath {
     }
 }
 
+/// Returns a duration in nanoseconds; `u64::MAX / 2` for longer ones, to which a time can be added.
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 2)
+}
+
 impl fmt::Debug for TcDatapath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TcDatapath").field("trunk", &self.trunk.first()).finish_non_exhaustive()
@@ -334,8 +376,12 @@ pub fn is_trunk_in_use(first: &str) -> bool {
 /// Returns the slots of the open interfaces in the map, by interface index.
 fn left_open(ports: &Map) -> io::Result<HashMap<u32, FlowSlot>> {
     let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
-    let of = |(key, value): (Vec<u8>, Vec<u8>)| Some((number(&key)?, FlowSlot(u16::try_from(number(&value)?).ok()?)));
-    Ok(ports.entries()?.into_iter().filter_map(of).collect())
+    let mut left = HashMap::new();
+    ports.for_each(|key, value| {
+        let slot = number(value).and_then(|slot| u16::try_from(slot).ok()).map(FlowSlot);
+        left.extend(number(key).zip(slot));
+    })?;
+    Ok(left)
 }
 
 fn load(name: &str, hook: Hook, title: &'static str, instructions: &[Instruction]) -> Result<OwnedFd, XskError> {

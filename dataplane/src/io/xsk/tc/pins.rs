@@ -6,7 +6,7 @@
 //!                             out                                   link at the trunk's first end
 //! ```
 //!
-//! After the process ends, the kernel forwards cached flows until their leases end. Other packets go into the trunk, which nobody reads.
+//! After the process ends, the kernel forwards cached flows ([`super::away`]). Other packets go into the trunk, which nobody reads.
 //! The next process adopts maps and links and atomically replaces the programs. LAYOUT is the version of the maps' layout; a process with
 //! another layout adopts nothing. It detaches the old links after it has attached all ports. Until then, the old programs may run before
 //! its own and drop packets of uncached flows.
@@ -21,7 +21,7 @@ use crate::io::xsk::error::XskError;
 use crate::io::xsk::namespace;
 
 /// The version of the layout in `flow_layout.rs` and of the map of ports. Increment it with each change.
-const LAYOUT: u32 = 4;
+const LAYOUT: u32 = 5;
 
 /// The folder of pins of one network namespace.
 #[derive(Debug)]

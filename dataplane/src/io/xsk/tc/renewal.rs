@@ -1,7 +1,7 @@
 //! Renews a used flow before its lease ends, so that the flow never leaves the kernel.
 //!
 //! ```text
-//!   now < flow.renew                                                              | count, done
+//!   now < flow.renew, or the lease is over                                        | count, done
 //!   flows[key].renew = middle between now and the end of the lease
 //!   the port is within its slow path limit                                        | else: count, done
 //!   select the queue as for a miss
@@ -27,7 +27,7 @@ use super::super::flow_stack::{CONTEXT, DATA, KEY, NOW, STACK, VALUE, WAY};
 use super::super::flow_steps::look_up;
 use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::{Add, ShiftRight, Subtract};
-use super::super::instruction::Test::{Differs, Equal, Greater};
+use super::super::instruction::Test::{AtLeast, Differs, Equal, Greater};
 use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::abi::{context, function, load_ends};
@@ -45,6 +45,9 @@ pub(super) fn ask(program: &mut Assembler<Place>, table: &FlowTable) {
     program.load(Double, 1, STACK, NOW);
     program.load(Double, 2, STACK, VALUE + value::RENEW);
     program.jump_if_register(2, Greater, 1, Uncounted);
+    // Without workers, a flow outlasts its lease.
+    program.load(Double, 2, STACK, VALUE + value::EXPIRES);
+    program.jump_if_register(1, AtLeast, 2, Uncounted);
     look_up(program, &table.flows, KEY);
     program.jump_if(0, Equal, 0, Uncounted);
     put_off(program);

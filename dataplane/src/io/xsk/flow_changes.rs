@@ -1,0 +1,77 @@
+//! What the programs have recorded of TCP connections while no worker was alive.
+
+use super::flow_encoding::decode;
+use super::flow_layout::{FlowKey, FlowValue, action, place, value};
+use super::flow_table::{FlowTable, coarse_time};
+use crate::Flow;
+use crate::io::{FlowChange, FlowChangeKind, FlowHandshake};
+
+/// Removals between two calls for a pause, which take a millisecond.
+const PER_PAUSE: usize = 1 << 10;
+
+impl FlowTable {
+    /// Returns the connections whose handshakes have ended in the kernel without the worker's knowledge. Call it before workers reuse the
+    /// handshakes' numbers.
+    pub(super) fn begun(&self) -> Vec<FlowChange> {
+        const AWAITED: u16 = action::HANDSHAKE | action::INITIATOR;
+        let mut begun = Vec::new();
+        self.for_each_flow(|key, flow| {
+            let handshake = FlowHandshake(u16::from_ne_bytes(part(flow, value::LATCH)));
+            if actions(flow) & (AWAITED | action::BEGUN) == AWAITED && self.has_ended(handshake) {
+                begun.extend(decode(key).map(|flow| FlowChange { flow, kind: FlowChangeKind::Established }));
+            }
+        });
+        begun
+    }
+
+    /// Removes the flows that have ended: idle ones, and those of TCP connections of which the programs have recorded a FIN or reset. Returns
+    /// the latter if they were in use at the coarse time `since` or later. Calls `pause` now and then.
+    pub(super) fn take_ended(&self, since: u64, mut pause: impl FnMut()) -> Vec<FlowChange> {
+        let now = coarse_time();
+        let (mut ended, mut keys) = (Vec::new(), Vec::new());
+        self.for_each_flow(|key, flow| {
+            let [expires, idle] = [value::EXPIRES, value::IDLE].map(|at| u64::from_ne_bytes(part(flow, at)));
+            let change = change(key, flow);
+            if change.is_some() || now >= expires.saturating_add(idle) {
+                keys.push(*key);
+            }
+            ended.extend(change.filter(|_| expires >= since).map(|(flow, kind)| FlowChange { flow, kind }));
+        });
+        for keys in keys.chunks(PER_PAUSE) {
+            for key in keys {
+                // Removing a key of this map does not fail.
+                let _ = self.flows.remove(key);
+            }
+            pause();
+        }
+        ended
+    }
+
+    fn for_each_flow(&self, mut each: impl FnMut(&FlowKey, &FlowValue)) {
+        // If the kernel refuses, nothing is known, as if the programs had recorded nothing.
+        let _ = self.flows.for_each(|key, value| {
+            if let (Ok(key), Ok(value)) = (key.try_into(), value.try_into()) {
+                each(key, value);
+            }
+        });
+    }
+}
+
+/// Returns what the flow's source has sent to end its TCP connection. `None` if it has sent nothing.
+fn change(key: &FlowKey, flow: &FlowValue) -> Option<(Flow, FlowChangeKind)> {
+    let kind = match actions(flow) {
+        actions if actions & action::RESET != 0 => FlowChangeKind::Reset,
+        actions if actions & action::FIN != 0 => FlowChangeKind::Closed,
+        _ => return None,
+    };
+    Some((decode(key)?, kind))
+}
+
+fn actions(flow: &FlowValue) -> u16 {
+    u16::from_ne_bytes(part(flow, value::ACTIONS))
+}
+
+/// Reads a number at an offset of the flow's value.
+pub(super) fn part<const N: usize>(flow: &FlowValue, offset: i16) -> [u8; N] {
+    *flow[place(offset.into())..].first_chunk().expect("it is part of a value")
+}

@@ -48,6 +48,10 @@ pub(super) struct Daemon {
     composer: Arc<Composer>,
     vswitch: Arc<Vswitch>,
     interfaces: interfaces::Handle,
+    /// Whether every port has been tried once since the start.
+    is_settled: bool,
+    /// Whether flows of the previous process have ended, and its interfaces without a port are closed.
+    has_taken_over: bool,
     policy: policy::Handle,
     ports: ports::Handle,
     notices: Receiver<Notice>,
@@ -93,7 +97,7 @@ impl Daemon {
                 recv(notices) -> notice => match notice {
                     Ok(Notice::Settled { open, all }) => self.announce(open, all)?,
                     Ok(Notice::Look) => self.hurry("the admin socket"),
-                    Ok(Notice::Policy) => self.follow_policy(),
+                    Ok(Notice::Policy) => self.follow_policy()?,
                     Ok(Notice::Services) => self.lead(),
                     Err(_) => {}
                 },
@@ -109,9 +113,10 @@ impl Daemon {
     }
 
     /// After a policy change, checks the next hops of other nodes' pods, and updates the node's routes over the host port.
-    fn follow_policy(&mut self) {
+    fn follow_policy(&mut self) -> anyhow::Result<()> {
         self.next_hops.check(&self.composer.peers(), &self.config);
         self.lead();
+        self.take_over()
     }
 
     /// Updates the kernel routes by which the node's own processes reach pods and Services over the host port.
@@ -130,17 +135,26 @@ impl Daemon {
         }
     }
 
-    /// Ends the takeover from the previous process. Announces in the ready file, to systemd and in the log that forwarding has started.
-    fn announce(&self, open: usize, all: usize) -> anyhow::Result<()> {
-        self.composer.enter_flows();
-        self.observer.settle();
-        if let Some(tc) = &self.tc {
-            tc.close_left();
-            let vswitch = Arc::downgrade(&self.vswitch);
-            let catch_up =
-                move |absence| vswitch.upgrade().iter().for_each(|vswitch| kept::catch_up(vswitch, &absence));
-            tc.start_beating(catch_up).context("cannot start the heartbeat thread")?;
+    /// Ends the takeover from the previous process when every port was tried and a state is loaded. Until then that process's flows go on
+    /// without workers, as there is no policy to judge them by. Has an effect only once.
+    fn take_over(&mut self) -> anyhow::Result<()> {
+        if !self.is_settled || self.has_taken_over || self.composer.enforced().is_denying {
+            return Ok(());
         }
+        self.has_taken_over = true;
+        self.composer.enter_flows();
+        let Some(tc) = &self.tc else { return Ok(()) };
+        tc.close_left();
+        let vswitch = Arc::downgrade(&self.vswitch);
+        let catch_up = move |absence| vswitch.upgrade().iter().for_each(|vswitch| kept::catch_up(vswitch, &absence));
+        tc.start_beating(catch_up).context("cannot start the heartbeat thread")
+    }
+
+    /// Announces in the ready file, to systemd and in the log that forwarding has started.
+    fn announce(&mut self, open: usize, all: usize) -> anyhow::Result<()> {
+        self.is_settled = true;
+        self.take_over()?;
+        self.observer.settle();
         let announced = signals::announce_ready(self.ready_file.as_deref());
         announced.context("cannot announce that forwarding has started")?;
         let denying = if self.composer.enforced().is_denying {

@@ -154,6 +154,8 @@ impl Daemon {
             composer,
             vswitch,
             interfaces,
+            is_settled: false,
+            has_taken_over: false,
             policy,
             ports,
             notices,

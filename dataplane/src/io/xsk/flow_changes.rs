@@ -1,7 +1,7 @@
 //! What the programs have recorded of TCP connections while no worker was alive.
 
 use super::flow_encoding::decode;
-use super::flow_layout::{FlowKey, FlowValue, action, place, value};
+use super::flow_layout::{FlowKey, FlowValue, action, part, value};
 use super::flow_table::{FlowTable, coarse_time};
 use crate::Flow;
 use crate::io::{FlowChange, FlowChangeKind, FlowHandshake};
@@ -69,9 +69,4 @@ fn change(key: &FlowKey, flow: &FlowValue) -> Option<(Flow, FlowChangeKind)> {
 
 fn actions(flow: &FlowValue) -> u16 {
     u16::from_ne_bytes(part(flow, value::ACTIONS))
-}
-
-/// Reads a number at an offset of the flow's value.
-pub(super) fn part<const N: usize>(flow: &FlowValue, offset: i16) -> [u8; N] {
-    *flow[place(offset.into())..].first_chunk().expect("it is part of a value")
 }

@@ -159,6 +159,11 @@ pub(super) fn put(bytes: &mut [u8], offset: i16, part: &[u8]) {
     bytes[place(offset.into())..][..part.len()].copy_from_slice(part);
 }
 
+/// Reads a number at an offset of the flow's value.
+pub(super) fn part<const N: usize>(flow: &FlowValue, offset: i16) -> [u8; N] {
+    *flow[place(offset.into())..].first_chunk().expect("it is part of a value")
+}
+
 pub(super) fn place(offset: i32) -> usize {
     usize::try_from(offset).expect("offsets are not negative")
 }

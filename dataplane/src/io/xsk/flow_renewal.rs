@@ -4,8 +4,7 @@
 //! changes only the lease. Only the map shows whether the flow is still valid: an epoch may have ended it after the copy that requested
 //! the renewal, and then a worker holds packets behind that copy.
 
-use super::flow_changes::part;
-use super::flow_layout::{FlowValue, action, put, value};
+use super::flow_layout::{FlowValue, action, part, put, value};
 use crate::io::FlowHandshake;
 
 /// The action bits for the start of forwarding, in which otherwise equal flows may differ.

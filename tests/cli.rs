@@ -78,6 +78,28 @@ fn explain_says_how_the_sender_is_told_where_the_namespace_wants_denials_refused
 }
 
 #[test]
+fn explain_says_that_no_pod_has_an_address_on_the_senders_node_and_on_another_and_asks_policy_first() {
+    let explain = |state: &str, from: &str, to: &str| {
+        bulkhead(&["explain", "--state", state, "--from", from, "--to", to, "--port", "80/TCP"])
+    };
+    let own = stdout(&explain(REDIS, "default/frontend", "10.244.1.99"), 1);
+    assert!(own.contains("comes in from default/frontend and is dropped: no_such_pod"), "{own}");
+    assert!(own.contains("the sender receives a TCP reset (unreachable: refuse)"), "{own}");
+    assert!(!own.contains("What would have to change"), "{own}");
+    let other = stdout(&explain("pcaps/node-exit", "172.18.0.11", "10.244.2.99"), 1);
+    assert!(other.contains("leaves to uplink") && other.contains("2. node node-2"), "{other}");
+    assert!(other.contains("comes in from uplink and is dropped: no_such_pod"), "{other}");
+    let outside = stdout(&explain(REDIS, "8.8.8.8", "10.244.1.99"), 1);
+    assert!(outside.contains("comes in from uplink and is dropped: no_such_pod"), "{outside}");
+    let state = fs::read_to_string(root().join(REDIS)).unwrap();
+    let isolated = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: no-egress, namespace: default}\n\
+        spec: {podSelector: {}, policyTypes: [Egress]}\n";
+    let path = scratch("no-egress.yaml", format!("{state}{isolated}").as_bytes());
+    let denied = stdout(&explain(&path, "default/frontend", "10.244.1.99"), 1);
+    assert!(denied.contains("dropped: policy_denied") && !denied.contains("no_such_pod"), "{denied}");
+}
+
+#[test]
 fn a_nodes_own_address_is_the_node_and_another_nodes_is_not() {
     let explain = |from| {
         let args = ["explain", "--state", "pcaps/node-exit", "--from", from, "--to", "default/web", "--port", "8080"];

@@ -118,8 +118,8 @@ fn a_port_that_is_not_open_denies_whatever_the_tables_say() {
     let (code, told) = explain(&lab, "default/a", "default/b", "6379");
     let walk = &told["walks"][0];
     assert_eq!(
-        (code, &walk["verdict"], &walk["steps"][0]["verdict"]),
-        (Some(1), &"deny".into(), &"forward".into()),
+        (code, &walk["verdict"], &walk["steps"][0]["reason"], &walk["steps"][0]["answer"]),
+        (Some(1), &"deny".into(), &"no_such_pod".into(), &"tcp_reset".into()),
         "{told:#}"
     );
     assert_eq!((&walk["not_open"][0]["port"], &walk["not_open"][0]["state"]), (&"default/b".into(), &"absent".into()));

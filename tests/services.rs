@@ -26,18 +26,7 @@ use serde_json::{Value, json};
 
 /// A snapshot whose host port has these addresses.
 fn snapshot(addresses: Vec<IpAddr>) -> Snapshot {
-    let host = PortConfig {
-        name: "host".into(),
-        kind: PortKind::Host,
-        addresses,
-        mac: None,
-        egress: None,
-        ingress: None,
-        audit: None,
-        hairpin: None,
-        hairpin_table: None,
-        link: None,
-    };
+    let host = PortConfig { addresses, ..PortConfig::new("host", PortKind::Host) };
     Snapshot::new(1, vec![host], Vec::new(), Routes::default()).unwrap()
 }
 

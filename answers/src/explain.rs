@@ -19,7 +19,7 @@ use bulkhead_control::object::{Denied, Transport};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::{Pipeline, RendererHandle};
 use bulkhead_control::renderer::mirror::Mirror;
-use bulkhead_dataplane::Decision;
+use bulkhead_dataplane::{Decision, DropReason};
 use serde::Serialize;
 
 use crate::args::{Asked, Explain, Target};
@@ -31,7 +31,7 @@ use crate::run;
 use crate::translate::{Leg, Services, blocks};
 use question::Question;
 use service::{Judged, Translated};
-use step::{Pass, Step};
+use step::{Answered, Pass, Step};
 
 /// Explains one connection in a state. Returns exit code 1 if the connection is denied.
 ///
@@ -201,6 +201,9 @@ impl Asker<'_> {
         let hops = leg.hops(&mut self.fabric)?;
         let is_allowed = leg.is_allowed(&hops);
         let last = hops.last().and_then(|hop| hop.outcome.decision);
+        // Policy may allow a packet that is dropped for another reason.
+        let reason = hops.last().and_then(|hop| hop.outcome.verdict.drop_reason());
+        let is_denied = !is_allowed && reason != Some(DropReason::NoSuchPod);
         // The other end's view belongs to another walk.
         let to = if leg.is_departure { End::External(leg.to.address()) } else { leg.to.clone() };
         Ok(Walk {
@@ -211,7 +214,7 @@ impl Asker<'_> {
             verdict: if is_allowed { "allow" } else { "deny" },
             steps: hops.iter().map(|hop| self.told(hop)).collect(),
             passes: passes::find((self.pipeline, &self.places), self.mirror, &leg.from, &to, leg.port),
-            denied_by: if is_allowed { None } else { run::origin(self.pipeline, last) },
+            denied_by: if is_denied { run::origin(self.pipeline, last) } else { None },
             leg,
         })
     }
@@ -231,12 +234,14 @@ impl Asker<'_> {
             .decision
             .and_then(|decision| decision.origin)
             .is_some_and(|origin| refusing.origins.contains(&origin));
+        // The configuration's default.
+        let answered = Answered { refuses, tells_unreachable: true };
         Step::new(Pass {
             node: hop.node.clone(),
             is_reply: hop.reply,
             outcome,
             out: outcome.verdict.out_port().and_then(port),
-            answer: step::answer_to(outcome, in_port.as_deref(), refusing.transport, refuses),
+            answer: step::answer_to(outcome, in_port.as_deref(), refusing.transport, answered),
             in_port,
             table: table.map(|table| (table.name.clone(), table.tables.rules().len())),
             decided: table.zip(rule).and_then(|(table, rule)| table.tables.rules().get(rule as usize)).cloned(),

@@ -17,6 +17,7 @@ use bulkhead_dataplane::{
     Flow, LinkType, Outcome, Packet, PortId, PortKind, SessionConfig, SessionState, Snapshot, Verdict, Worker,
     WorkerConfig,
 };
+use ipnet::IpNet;
 
 use crate::args::PortProtocol;
 use crate::run;
@@ -202,6 +203,8 @@ struct Vswitch {
 /// The simulated vswitches of all nodes.
 pub struct Fabric {
     nodes: BTreeMap<Arc<str>, Vswitch>,
+    /// Each node's pod networks by their first address.
+    pod_networks: BTreeMap<IpAddr, (IpNet, Arc<str>)>,
 }
 
 impl Fabric {
@@ -210,13 +213,26 @@ impl Fabric {
     /// # Errors
     /// See [`run::snapshot`].
     pub fn new(pipeline: &Pipeline) -> anyhow::Result<Self> {
-        let mut nodes = BTreeMap::new();
+        let (mut nodes, mut pod_networks) = (BTreeMap::new(), BTreeMap::new());
         let audits = pipeline.all_audit_tables();
         for tables in pipeline.all_node_tables() {
-            let snapshot = run::snapshot_with(&tables, audits.get(&tables.node))?;
+            let networks = run::pod_networks(pipeline, &tables.node);
+            pod_networks.extend(networks.iter().map(|net| (net.network(), (*net, tables.node.clone()))));
+            let snapshot = run::snapshot_with(&tables, audits.get(&tables.node), networks)?;
             nodes.insert(tables.node.clone(), Vswitch { tables, snapshot, judge: Judge::default() });
         }
-        Ok(Self { nodes })
+        Ok(Self { nodes, pod_networks })
+    }
+
+    /// Returns the node of an end. An address of a node's pods that no pod has belongs to the node too. `None` for other external addresses.
+    fn node_of(&self, end: &End) -> Option<Arc<str>> {
+        let of_block = || {
+            let address = end.address();
+            let (_, (net, node)) = self.pod_networks.range(..=address).next_back()?;
+            let is_there = net.contains(&address) && self.nodes.get(node)?.snapshot.is_unreachable(address);
+            is_there.then(|| node.clone())
+        };
+        end.node().cloned().or_else(of_block)
     }
 
     /// Returns the tables of a node. `None` if the node is unknown.
@@ -294,7 +310,10 @@ impl Fabric {
 
     /// Sends a packet from end to end.
     fn pass(&mut self, from: &End, to: &End, frame: &[u8], reply: bool, hops: &mut Vec<Hop>) -> anyhow::Result<()> {
-        let Some(first) = from.node().or(to.node()) else {
+        // A reply goes to an address that has sent a packet. A node's own source of connections to Services is in its blocks, too.
+        let at_destination = if reply { to.node().cloned() } else { self.node_of(to) };
+        let at_source = from.node().cloned();
+        let Some(first) = at_source.or_else(|| at_destination.clone()) else {
             bail!("{from} and {to} are both outside the cluster: no vswitch is on their path")
         };
         let entry = match from {
@@ -302,12 +321,9 @@ impl Fabric {
             End::Pod { .. } => PortKind::Pod,
             End::External(_) => PortKind::Uplink,
         };
-        let out = self.push(&first.clone(), entry, from, frame, reply, hops)?;
-        match to.node() {
-            Some(second) if second != first && out == Some(PortKind::Uplink) => {
-                self.push(&second.clone(), PortKind::Uplink, from, frame, reply, hops)?;
-            }
-            _ => {}
+        let out = self.push(&first, entry, from, frame, reply, hops)?;
+        if let Some(second) = at_destination.filter(|second| *second != first && out == Some(PortKind::Uplink)) {
+            self.push(&second, PortKind::Uplink, from, frame, reply, hops)?;
         }
         Ok(())
     }

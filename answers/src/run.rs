@@ -13,7 +13,7 @@ use bulkhead_control::object::Object;
 use bulkhead_control::pipeline::{AuditTables, Pipeline};
 use bulkhead_control::renderer::acl::{Attachment, EnforcedAt, Interface, NodeTables};
 use bulkhead_control::service::Settings;
-use bulkhead_dataplane::{PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
+use bulkhead_dataplane::{NextHop, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::services::Adapter;
@@ -65,29 +65,44 @@ pub fn port_name(attachment: &Attachment) -> Arc<str> {
     }
 }
 
-/// Converts a node's tables to a dataplane snapshot.
+/// Converts a node's tables to a dataplane snapshot. Packets to addresses that no pod has leave through the uplink.
 ///
 /// # Errors
 /// If two pods, or a pod and the node, have the same address.
 pub fn snapshot(tables: &NodeTables) -> anyhow::Result<Snapshot> {
-    snapshot_with(tables, None)
+    snapshot_with(tables, None, &[])
 }
 
-/// Like [`snapshot`], with the tables that would apply if audited policies were enforced.
+/// Returns a node's own pod networks (`spec.podCIDRs`). Empty if the state does not have the node.
+pub fn pod_networks<'a>(pipeline: &'a Pipeline, node: &str) -> &'a [IpNet] {
+    pipeline.cache().nodes().get(node).map_or(&[], |node| &node.pod_cidrs)
+}
+
+/// Like [`snapshot`], with the tables that would apply if audited policies were enforced. Addresses of the node's `pod_networks` that no pod
+/// has are unreachable.
 ///
 /// # Errors
 /// See [`snapshot`].
-pub fn snapshot_with(tables: &NodeTables, audit: Option<&AuditTables>) -> anyhow::Result<Snapshot> {
+pub fn snapshot_with(
+    tables: &NodeTables,
+    audit: Option<&AuditTables>,
+    pod_networks: &[IpNet],
+) -> anyhow::Result<Snapshot> {
     check_addresses(tables)?;
     let mut ports = Vec::with_capacity(tables.interfaces.len());
-    let mut routes: Vec<(IpNet, PortId)> = Vec::new();
+    let mut routes: BTreeMap<IpNet, NextHop> = BTreeMap::new();
     for (id, interface) in (0u16..).zip(tables.interfaces.iter()) {
         let mut port = port_config(tables.enforced_at, interface)?;
         port.audit = audit_table(tables, audit, &interface.attachment)?;
-        routes.extend(port.addresses.iter().map(|&address| (IpNet::from(address), PortId(id))));
+        let id = PortId(id);
+        routes.extend(port.addresses.iter().map(|&address| (IpNet::from(address), id.into())));
         if port.kind == PortKind::Uplink {
-            routes.push((Ipv4Net::default().into(), PortId(id)));
-            routes.push((Ipv6Net::default().into(), PortId(id)));
+            for network in pod_networks {
+                routes.entry(network.trunc()).or_insert(NextHop::unreachable(id));
+            }
+            for all in [Ipv4Net::default().into(), Ipv6Net::default().into()] {
+                routes.entry(all).or_insert(id.into());
+            }
         }
         ports.push(port);
     }
@@ -129,7 +144,8 @@ pub fn node_snapshot(
     let mut adapter = services::of_node(pipeline, services, settings, &tables.node);
     let services = adapter.as_mut().and_then(Adapter::take).map(|update| update.services);
     let audit = pipeline.audit_tables(node);
-    Ok((snapshot_with(&tables, audit.as_ref())?.with_services(services), adapter))
+    let snapshot = snapshot_with(&tables, audit.as_ref(), pod_networks(pipeline, node))?;
+    Ok((snapshot.with_services(services), adapter))
 }
 
 /// Converts an interface to a dataplane port without a link.
@@ -157,6 +173,7 @@ pub fn port_config(enforced_at: EnforcedAt, interface: &Interface) -> anyhow::Re
         hairpin: interface.hairpin,
         hairpin_table: interface.hairpin_table.map(u32::try_from).transpose()?.map(TableId),
         link: None,
+        is_gone: false,
     })
 }
 

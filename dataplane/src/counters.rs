@@ -76,7 +76,7 @@ pub struct SessionCounters {
     pub replaced: u64,
     /// Sessions that one policy change cut and a later one allowed again.
     pub restored: u64,
-    /// Sessions that ended because their port was removed.
+    /// Sessions that ended because the pod at one end was gone, or no longer a backend of the Service (UDP).
     pub removed: u64,
     /// Sessions adopted from an earlier process.
     pub adopted: u64,

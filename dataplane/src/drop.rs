@@ -34,6 +34,7 @@ macro_rules! drop_reasons {
     };
 }
 
+// Session files contain positions in this list: new reasons come last.
 drop_reasons! {
     /// No stage has judged the packet. The initial value of every packet; no packet should leave the pipeline with it.
     Unjudged "unjudged" "No stage of the pipeline judged the packet, which is a bug.";
@@ -151,6 +152,8 @@ drop_reasons! {
     TxFull "tx_full" "The transmit queue of the port is full.";
     /// Another worker owns the packet's session or output port, and the queue to it is full.
     WorkerBusy "worker_busy" "The worker that owns the packet's session or output port is overloaded.";
+    /// The destination is one of the node's pod addresses, and no pod has it, or its pod's interface is gone. The sender is notified.
+    NoSuchPod "no_such_pod" "The destination is an address of this node's pods, and no pod has it.";
 }
 
 impl DropReason {

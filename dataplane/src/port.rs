@@ -70,6 +70,8 @@ pub struct PortConfig {
     pub hairpin_table: Option<TableId>,
     /// The link of a live port. `None` if packets are only judged and not forwarded, or if the port has no interface.
     pub link: Option<Link>,
+    /// Whether the pod's interface is known not to exist, so that no host has the port's addresses. False while the port is only closed.
+    pub is_gone: bool,
 }
 
 impl PortConfig {
@@ -87,6 +89,7 @@ impl PortConfig {
             hairpin: None,
             hairpin_table: None,
             link: None,
+            is_gone: false,
         }
     }
 

@@ -18,11 +18,25 @@ pub struct NextHop {
     pub port: PortId,
     /// The router behind that port. `None` if the destination itself is on the port's link.
     pub gateway: Option<IpAddr>,
+    /// Whether no host has the addresses of the route. The port's table then decides whether the sender may learn that.
+    pub is_unreachable: bool,
+}
+
+impl NextHop {
+    /// Returns the next hop behind a port. `None` as the gateway if the destination is on the port's link.
+    pub const fn via(port: PortId, gateway: Option<IpAddr>) -> Self {
+        Self { port, gateway, is_unreachable: false }
+    }
+
+    /// Returns the destination of addresses that no host has. `port` is the one whose table judges packets to them.
+    pub const fn unreachable(port: PortId) -> Self {
+        Self { port, gateway: None, is_unreachable: true }
+    }
 }
 
 impl From<PortId> for NextHop {
     fn from(port: PortId) -> Self {
-        Self { port, gateway: None }
+        Self::via(port, None)
     }
 }
 
@@ -73,12 +87,24 @@ struct Level<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub(crate) port: PortId,
-    /// A position in [`Routes::gateways`], or [`Hop::DIRECT`] without a gateway.
+    /// A position in [`Routes::gateways`], [`Hop::DIRECT`] without a gateway, or [`Hop::UNREACHABLE`].
     pub(crate) gateway: u16,
 }
 
 impl Hop {
+    /// Returns the hop to a host on the port's link.
+    pub(crate) const fn direct(port: PortId) -> Self {
+        Self { port, gateway: Self::DIRECT }
+    }
+
+    /// Whether no host has the addresses of the route.
+    pub(crate) const fn is_unreachable(self) -> bool {
+        self.gateway == Self::UNREACHABLE
+    }
+
     const DIRECT: u16 = u16::MAX;
+    /// No host has the addresses of the route.
+    const UNREACHABLE: u16 = u16::MAX - 1;
 }
 
 impl Routes {
@@ -90,7 +116,7 @@ impl Routes {
     /// family.
     ///
     /// # Panics
-    /// If the routes name 65,535 gateways or more.
+    /// If the routes name 65,534 gateways or more.
     pub fn new<N: Into<NextHop>>(routes: impl IntoIterator<Item = (IpNet, N)>) -> Result<Self, RouteError> {
         let mut prefixes: Vec<(IpNet, NextHop)> =
             routes.into_iter().map(|(net, to)| (net.trunc(), to.into())).collect();
@@ -120,8 +146,9 @@ impl Routes {
 
     /// Returns the next hop of the longest matching prefix, or `None` if no prefix matches.
     pub fn next_hop(&self, address: IpAddr) -> Option<NextHop> {
-        let Hop { port, gateway } = self.find(address)?;
-        Some(self.gateways.get(usize::from(gateway)).copied().unwrap_or(port.into()))
+        let hop = self.find(address)?;
+        let without_gateway = NextHop { is_unreachable: hop.is_unreachable(), ..hop.port.into() };
+        Some(self.gateways.get(usize::from(hop.gateway)).copied().unwrap_or(without_gateway))
     }
 
     /// Returns the next hops that have a gateway, in the order of [`Hop::gateway`].
@@ -132,7 +159,7 @@ impl Routes {
     /// Like [`Routes::next_hop`], but returns the gateway's index instead of its address.
     pub(crate) fn find(&self, address: IpAddr) -> Option<Hop> {
         if let Some(port) = self.hosts.get(address) {
-            return Some(Hop { port, gateway: Hop::DIRECT });
+            return Some(Hop::direct(port));
         }
         match address {
             IpAddr::V4(a) => longest(&self.v4, u32::from(a)),
@@ -159,7 +186,9 @@ impl Routes {
     }
 
     fn gateway_index(&mut self, prefix: IpNet, to: NextHop) -> Result<u16, RouteError> {
-        let Some(gateway) = to.gateway else { return Ok(Hop::DIRECT) };
+        let Some(gateway) = to.gateway else {
+            return Ok(if to.is_unreachable { Hop::UNREACHABLE } else { Hop::DIRECT });
+        };
         if gateway.is_ipv4() != prefix.addr().is_ipv4() {
             return Err(RouteError::GatewayFamily { prefix, gateway });
         }
@@ -167,7 +196,7 @@ impl Routes {
             self.gateways.push(to);
             self.gateways.len() - 1
         });
-        assert!(at < usize::from(Hop::DIRECT), "no node has that many routers around it");
+        assert!(at < usize::from(Hop::UNREACHABLE), "no node has that many routers around it");
         Ok(u16::try_from(at).expect("checked in the line before"))
     }
 }
@@ -231,7 +260,23 @@ mod tests {
     }
 
     fn via(port: u16, gateway: &str) -> NextHop {
-        NextHop { port: PortId(port), gateway: Some(gateway.parse().unwrap()) }
+        NextHop::via(PortId(port), Some(gateway.parse().unwrap()))
+    }
+
+    #[test]
+    fn addresses_that_no_host_has_are_told_from_those_of_longer_and_shorter_prefixes() {
+        let nets = [
+            ("0.0.0.0/0", PortId(0).into()),
+            ("10.1.0.0/16", NextHop::unreachable(PortId(0))),
+            ("10.1.7.0/24", via(1, "10.1.7.1")),
+            ("10.1.0.2/32", PortId(2).into()),
+            ("fd00::9/128", NextHop::unreachable(PortId(0))),
+        ];
+        let table = Routes::new(nets.map(|(net, to)| (net.parse().unwrap(), to))).unwrap();
+        let is_unreachable = |address: &str| table.find(address.parse().unwrap()).unwrap().is_unreachable();
+        assert_eq!(["10.1.0.3", "fd00::9"].map(is_unreachable), [true; 2]);
+        assert_eq!(["10.1.0.2", "10.1.7.7", "10.2.0.1"].map(is_unreachable), [false; 3]);
+        assert_eq!(table.next_hop("10.1.0.3".parse().unwrap()), Some(NextHop::unreachable(PortId(0))));
     }
 
     #[test]

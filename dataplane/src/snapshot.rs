@@ -16,6 +16,7 @@ use bulkhead_classifier::{OriginId, Tables, Verdict};
 use crate::address_map::AddressMap;
 use crate::masquerade::Masquerade;
 use crate::outcome::Decision;
+use crate::route::Hop;
 use crate::service::Node;
 use crate::{PortConfig, PortId, PortKind, Routes, Services, TableId};
 
@@ -36,6 +37,8 @@ pub struct Snapshot {
     uplink: Option<PortId>,
     /// Origins of rules whose denials are reported to the sender.
     refusing: HashSet<OriginId, RandomState>,
+    /// Whether senders to addresses that no pod has are notified.
+    tells_unreachable: bool,
     /// Services that the vswitch translates. `None` if another proxy translates them.
     services: Option<Arc<Services>>,
     /// How pods' connections to external networks get the node's address. `None` without masquerading.
@@ -123,6 +126,7 @@ impl Snapshot {
             host: None,
             uplink: None,
             refusing: HashSet::default(),
+            tells_unreachable: false,
             services: None,
             masquerade: None,
         };
@@ -139,6 +143,32 @@ impl Snapshot {
     pub fn refusing(mut self, origins: impl IntoIterator<Item = OriginId>) -> Self {
         self.refusing.extend(origins);
         self
+    }
+
+    /// Sets whether senders to addresses that no pod has ([`DropReason::NoSuchPod`](crate::DropReason::NoSuchPod)) receive a TCP reset or an
+    /// ICMP error, wherever they are, and peers of sessions whose pod is gone likewise. Verdicts do not change.
+    #[must_use]
+    pub const fn telling_unreachable(mut self, tells: bool) -> Self {
+        self.tells_unreachable = tells;
+        self
+    }
+
+    /// Whether senders to addresses that no pod has are notified.
+    pub const fn tells_unreachable(&self) -> bool {
+        self.tells_unreachable
+    }
+
+    /// Whether the port's interface no longer exists.
+    pub(crate) fn is_gone(&self, port: PortId) -> bool {
+        self.port(port).is_some_and(|port| port.is_gone)
+    }
+
+    /// Whether no host has this address of the node: its port is gone, or no port has it and its route says so.
+    pub fn is_unreachable(&self, address: IpAddr) -> bool {
+        match self.owner(address) {
+            Some(owner) => self.is_gone(owner),
+            None => self.routes.find(address).is_some_and(Hop::is_unreachable),
+        }
     }
 
     /// Sets the Services. The snapshot may keep the generation in force if the Services have a higher [epoch](Services::epoch) and nothing

@@ -67,6 +67,7 @@ fn port(name: &str, kind: PortKind, addresses: &[&str], egress: TableId) -> Port
         hairpin: (kind == PortKind::Pod).then_some(OriginId(9)),
         hairpin_table: None,
         link: None,
+        is_gone: false,
     }
 }
 
@@ -90,6 +91,33 @@ pub(crate) fn snapshot_of(generation: u64, ports: Vec<PortConfig>) -> Snapshot {
     let tables = vec![Arc::new(open_table()), Arc::new(closed), Arc::new(strict_table())];
     let routes = routes(&ports);
     Snapshot::new(generation, ports, tables, routes).unwrap()
+}
+
+/// Returns a snapshot whose routes say that no pod has other addresses of the pods' blocks.
+pub(crate) fn snapshot_of_blocks(generation: u64, ports: Vec<PortConfig>) -> Snapshot {
+    let snapshot = snapshot_of(generation, ports);
+    let own =
+        snapshot.ids().flat_map(|id| snapshot.port(id).unwrap().addresses.iter().map(move |&a| (a.into(), id.into())));
+    let blocks = ["10.0.0.0/24", "fd00::/64"].map(|block| (block.parse().unwrap(), NextHop::unreachable(UPLINK)));
+    let defaults = ["0.0.0.0/0", "::/0"].map(|all| (all.parse().unwrap(), UPLINK.into()));
+    let routes = Routes::new(own.chain(blocks).chain(defaults)).unwrap();
+    Snapshot::new(generation, snapshot.ports().to_vec(), snapshot.tables().to_vec(), routes)
+        .unwrap()
+        .telling_unreachable(true)
+}
+
+/// Returns the node's ports without the addresses of one, as after the end of its pod's object.
+pub(crate) fn ports_without(id: PortId) -> Vec<PortConfig> {
+    let mut ports = ports();
+    ports[id.index()].addresses.clear();
+    ports
+}
+
+/// Returns the node's ports, of which the interface of one is gone.
+pub(crate) fn ports_with_gone(id: PortId) -> Vec<PortConfig> {
+    let mut ports = ports();
+    ports[id.index()].is_gone = true;
+    ports
 }
 
 pub(crate) fn snapshot() -> Snapshot {

@@ -27,7 +27,7 @@ use bulkhead_dataplane::{PortId, Publisher, Services, Snapshot};
 use ipnet::IpNet;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::config::RouteEntry;
+use super::config::{Answers, RouteEntry};
 use super::host_port::Destinations;
 use super::ids::Ids;
 use super::log;
@@ -55,8 +55,7 @@ struct Inner {
     policy: Policy,
     ports: Vec<PortView>,
     routes: Vec<RouteEntry>,
-    /// Whether denied packets are dropped or refused, unless a namespace's annotation decides.
-    default: Denied,
+    answers: Answers,
     ids: Ids,
     refused: Option<Refused>,
     /// The Services. `None` until they are listed, and if they are off.
@@ -69,15 +68,17 @@ struct Inner {
 
 impl Inner {
     fn compose(&mut self, generation: u64) -> anyhow::Result<Snapshot> {
-        let Policy { tables, audit, peers, refusing: [dropping, refusing], denied, .. } = &self.policy;
-        let audit = audit.as_deref();
-        let refusing = match self.default {
+        let Policy { tables, audit, peers, pod_networks, refusing: [dropping, refusing], denied, .. } = &self.policy;
+        let (denied, audit) = (*denied, audit.as_deref());
+        let refusing = match self.answers.denied {
             Denied::Drop => dropping.to_vec(),
             Denied::Refuse => refusing.to_vec(),
         };
-        let view = View { tables, audit, ports: &self.ports, routes: &self.routes, peers, refusing, denied: *denied };
+        let (ports, routes) = (&self.ports, &self.routes);
+        let view = View { tables, audit, ports, routes, peers, pod_networks, refusing, denied };
         let masquerade = self.policy.masquerade.clone();
         let snapshot = view.snapshot(generation, &mut self.ids)?;
+        let snapshot = snapshot.telling_unreachable(self.answers.unreachable == Denied::Refuse);
         Ok(snapshot.with_services(self.services.clone()).with_masquerade(masquerade))
     }
 }
@@ -104,7 +105,7 @@ impl Composer {
         services: Option<Arc<Services>>,
         ports: Vec<PortView>,
         routes: Vec<RouteEntry>,
-        default: Denied,
+        answers: Answers,
         flow_cache: Option<Arc<dyn KernelFlows>>,
         takeover: Takeover,
     ) -> anyhow::Result<Self> {
@@ -113,7 +114,7 @@ impl Composer {
             policy,
             ports,
             routes,
-            default,
+            answers,
             ids: Ids::default(),
             refused: None,
             services,
@@ -182,10 +183,10 @@ impl Composer {
         Enforced { since, took, is_denying, is_refused, keeps_flows: inner.keeps_flows }
     }
 
-    /// Sets whether denied packets are dropped or refused, unless a namespace's annotation sets it.
-    pub(super) fn set_denied(&self, default: Denied) {
+    /// Sets whether senders of dropped packets are answered.
+    pub(super) fn set_answers(&self, answers: Answers) {
         let mut inner = self.lock();
-        if std::mem::replace(&mut inner.default, default) != default {
+        if std::mem::replace(&mut inner.answers, answers) != answers {
             self.publish(&mut inner, true, false);
         }
     }
@@ -390,15 +391,15 @@ mod tests {
 
     fn port(name: &str, mtu: u16) -> PortView {
         let link = Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu });
-        PortView { name: name.into(), kind: PortKind::Pod, mac: None, link }
+        PortView { name: name.into(), kind: PortKind::Pod, mac: None, link, is_gone: false }
     }
 
+    const SILENT: Answers = Answers { denied: Denied::Drop, unreachable: Denied::Drop };
     const A: (&str, &str) = ("a", "10.1.0.1");
     const B: (&str, &str) = ("b", "10.1.0.2");
 
     fn composer() -> Composer {
-        Composer::new(policy(&[A]), None, vec![port("x/a", 1500)], Vec::new(), Denied::Drop, None, Takeover::NONE)
-            .unwrap()
+        Composer::new(policy(&[A]), None, vec![port("x/a", 1500)], Vec::new(), SILENT, None, Takeover::NONE).unwrap()
     }
 
     /// Returns the generation in force, and whether it has this pod.
@@ -572,7 +573,7 @@ mod tests {
         let ports = vec![port("x/a", 1500), port("x/b", 1500), uplink];
         let flows: Arc<dyn KernelFlows> = cache.clone();
         let (first, takeover) = (policy(&[A, B]), Takeover::NONE);
-        let composer = Composer::new(first, None, ports, Vec::new(), Denied::Drop, Some(flows), takeover).unwrap();
+        let composer = Composer::new(first, None, ports, Vec::new(), SILENT, Some(flows), takeover).unwrap();
         let ended = || -> Vec<String> {
             let ended = std::mem::take(&mut *cache.ended.lock().unwrap());
             ended.into_iter().map(|id| composer.name_of(id).unwrap().to_string()).collect()

@@ -83,6 +83,8 @@ pub(crate) struct Config {
     pub masquerade: Option<MasqueradeConfig>,
     /// Whether packets that policy denies are dropped or refused. A namespace's annotation overrides it.
     pub denied: Denied,
+    /// Whether packets to addresses of the node's pods that no pod has are dropped or refused.
+    pub unreachable: Denied,
     /// The port whose table judges a packet: the destination's (egress port) or the source's (ingress port).
     pub enforce: EnforcedAt,
     /// The engine that compiles policies to tables.
@@ -109,6 +111,15 @@ pub(crate) struct Config {
     pub routes: Vec<RouteEntry>,
     /// The host port's interfaces. `None` if the vswitch does not create them.
     pub created_host: Option<CreatedHost>,
+}
+
+/// Whether senders of dropped packets are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answers {
+    /// Whether packets that policy denies are dropped or refused, unless a namespace's annotation decides.
+    pub denied: Denied,
+    /// Whether packets to addresses that no pod has are dropped or refused.
+    pub unreachable: Denied,
 }
 
 /// The host port's interfaces, a veth pair that the vswitch creates.
@@ -167,6 +178,11 @@ pub(crate) struct AdminConfig {
 }
 
 impl Config {
+    /// Returns whether senders of dropped packets are answered.
+    pub(crate) const fn answers(&self) -> Answers {
+        Answers { denied: self.denied, unreachable: self.unreachable }
+    }
+
     /// Reads and checks the file. `node` overrides its node name.
     ///
     /// # Errors

@@ -218,11 +218,12 @@ impl Daemon {
             return;
         }
         self.ports.tell(Event::Configured(config.ports.clone(), config.routes.clone()));
-        self.composer.set_denied(config.denied);
+        self.composer.set_answers(config.answers());
         if (self.config.engine, self.config.enforcement) != (config.engine, config.enforcement) {
             self.policy.judge(config.judging());
         }
-        (self.config.ports, self.config.routes, self.config.denied) = (config.ports, config.routes, config.denied);
+        (self.config.denied, self.config.unreachable) = (config.denied, config.unreachable);
+        (self.config.ports, self.config.routes) = (config.ports, config.routes);
         (self.config.engine, self.config.enforcement) = (config.engine, config.enforcement);
         self.next_hops.check(&self.composer.peers(), &self.config);
     }

@@ -8,6 +8,7 @@
 //! ```text
 //!   open: prepare the attachment --> the composer publishes a snapshot with the port --> hand_over: the workers poll it
 //!   close: workers and kernel release the port --> the composer publishes a snapshot without it --> it may be opened again
+//!   end:   workers end the sessions of a closed port, whose interface is gone, and tell their other ends
 //! ```
 
 mod big_tcp;
@@ -343,6 +344,12 @@ impl Datapath for LinuxDatapath {
             (Kind::Xdp(xdp), Attachment::Xdp(attachment)) => xdp.end(entry, attachment),
             (Kind::Tc(tc), Attachment::Tc(attachment)) => tc.end(entry, attachment),
             _ => {}
+        }
+    }
+
+    fn end(&mut self, entry: &PortEntry) {
+        if let Some(id) = self.composer.id_of(&entry.name) {
+            self.vswitch.end_port(id);
         }
     }
 }

@@ -14,7 +14,9 @@
 //!     |  `--- interface is gone, renamed or replaced (other index) --------------------'
 //! ```
 //!
-//! **Closed** means that the attached programs drop every packet of the interface. Ports do not affect each other.
+//! **Closed** means that the attached programs drop every packet of the interface. Ports do not affect each other. Sessions of a closed port
+//! stay. They end when the interface does ([`ending`]), or when the configuration no longer has the port; the
+//! workers then notify their peers.
 //!
 //! **Invariant.** No packet of a configured interface reaches the host's stack, which enforces no policy. This holds from the kernel's
 //! message about the interface until the configuration no longer names it, it is deleted, or the process ends. A pod whose port is closed
@@ -36,6 +38,7 @@
 
 mod cause;
 mod datapath;
+mod ending;
 mod interface;
 mod state;
 pub(super) mod thread;
@@ -113,6 +116,8 @@ struct Kept<A> {
     attachment: A,
     /// The configured name of the last owner's interface.
     name: Arc<str>,
+    /// The name of the last owner.
+    port: Arc<str>,
 }
 
 /// All ports with their interfaces, and attachments without a port.
@@ -159,6 +164,9 @@ impl<D: Datapath> Interfaces<D> {
                         datapath.close(&entry, attachment);
                     }
                     kept.extend(interface.take());
+                    if known.get(&entry.name).is_none_or(|new| is_other_container(&entry, new)) {
+                        datapath.end(&entry);
+                    }
                     log::info(&if names.contains(&*entry.interface) {
                         format!("port {entry} has a new configuration; it is closed until it is open again")
                     } else if entry.added.is_some() {
@@ -179,7 +187,7 @@ impl<D: Datapath> Interfaces<D> {
     }
 
     /// Reconciles all ports with the table: closes ports, attaches to existing interfaces and detaches from those that no port names any
-    /// more. Opens nothing. Returns whether an open port has changed.
+    /// more. Opens nothing. Returns whether the snapshot must change: for an open port, or for an interface that comes or goes.
     pub(super) fn reconcile(&mut self, links: &Links, changes: &Changes, datapath: &mut D, now: Instant) -> bool {
         let (mut changed, counters) = (false, &mut self.counters);
         for interface in &mut self.interfaces {
@@ -192,13 +200,23 @@ impl<D: Datapath> Interfaces<D> {
             changed |= has_changed;
         }
         // Attachments to deleted interfaces go first: dropping them after `attach` might detach their successor.
-        self.kept.retain(|kept| datapath.index(&kept.attachment).is_some());
+        let gone = self.kept.extract_if(.., |kept| datapath.index(&kept.attachment).is_none());
+        let gone: Vec<Arc<str>> = gone.map(|kept| kept.port).collect();
+        for interface in self.interfaces.iter_mut().filter(|interface| gone.contains(&interface.entry.name)) {
+            // A port with another interface has lost this one before.
+            if interface.state.attached().is_none() && !interface.is_gone() {
+                interface.end(datapath);
+                changed = true;
+            }
+        }
         // Computed after the loop above has moved attachments without a name or port to `kept`.
         let mut owners: HashMap<u32, usize> = HashMap::new();
         let attached = |(at, interface): (usize, &Interface<_>)| Some((interface.state.attached()?, at));
         owners.extend(self.interfaces.iter().enumerate().filter_map(attached));
         for at in 0..self.interfaces.len() {
+            let was_gone = self.interfaces[at].is_gone();
             self.attach(at, &mut owners, links, changes, datapath, now);
+            changed |= self.interfaces[at].is_gone() != was_gone;
         }
         if links.is_whole() {
             self.release(datapath);
@@ -222,7 +240,8 @@ impl<D: Datapath> Interfaces<D> {
         }
         let Some(link) = links.named(&interface.entry.interface) else {
             if links.is_whole() {
-                self.interfaces[at].wait_for_interface();
+                let is_renamed = self.kept.iter().any(|kept| kept.port == interface.entry.name);
+                self.interfaces[at].wait_for_interface(!is_renamed);
             }
             return;
         };
@@ -314,6 +333,7 @@ impl<D: Datapath> Interfaces<D> {
             kind: interface.entry.kind,
             mac: interface.entry.mac,
             link: interface.link(),
+            is_gone: interface.is_gone(),
         };
         let is_served = |interface: &&Interface<_>| interface.entry.kept_closed().is_none();
         self.interfaces.iter().filter(is_served).map(view).collect()
@@ -335,6 +355,12 @@ impl<D: Datapath> Interfaces<D> {
     pub(super) fn open_of(&self) -> (usize, usize) {
         (self.open_attachments().count(), self.interfaces.len())
     }
+}
+
+/// Whether two ports of one name are added ports of different containers: a pod's container was replaced.
+fn is_other_container(old: &PortEntry, new: &PortEntry) -> bool {
+    let key = |entry: &PortEntry| entry.added.as_ref().map(|added| Arc::clone(&added.key));
+    key(old).is_some_and(|old| key(new).is_some_and(|new| old != new))
 }
 
 #[cfg(test)]

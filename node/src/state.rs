@@ -263,7 +263,7 @@ impl LiveState {
         self.origins.follow(self.pipeline.origins());
         let peers = next_hops::peers(&self.pipeline, &self.node);
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
-        let blocks: Vec<IpNet> = self.own_blocks().collect();
+        let blocks = run::pod_networks(&self.pipeline, &self.node).to_vec();
         let (has_other_primary, is_masqueraded_otherwise) = (self.find_primary(), self.follow_masquerade());
         let is_same = Arc::ptr_eq(&tables, &self.tables)
             && !is_other_kernel
@@ -371,11 +371,6 @@ impl LiveState {
     /// change since the last call.
     pub(super) const fn take_heard(&mut self) -> Option<Instant> {
         self.heard.take()
-    }
-
-    fn own_blocks(&self) -> impl Iterator<Item = IpNet> {
-        let own = self.pipeline.cache().nodes().values().filter(|node| *node.name == *self.node);
-        own.flat_map(|node| node.pod_cidrs.iter().copied())
     }
 
     /// Returns the shared map from origin numbers to policies. Each later state updates it.

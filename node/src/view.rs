@@ -23,6 +23,8 @@ pub(super) struct PortView {
     pub mac: Option<[u8; 6]>,
     /// MAC address and MTU of the open interface. `None` while the port is closed.
     pub link: Option<Link>,
+    /// Whether the port's interface does not exist, so that no host has its pod's addresses.
+    pub is_gone: bool,
 }
 
 /// The parts from which a snapshot is built.
@@ -36,6 +38,8 @@ pub(super) struct View<'a> {
     pub routes: &'a [RouteEntry],
     /// Pod networks of other nodes, with their nodes' addresses.
     pub peers: &'a [Peer],
+    /// The node's own pod networks, of whose addresses those that no pod has are unreachable.
+    pub pod_networks: &'a [IpNet],
     /// Origins of rules whose denied packets are answered instead of dropped silently.
     pub refusing: Vec<OriginId>,
     /// Whether all pod traffic is denied. Pods' ports then have no table, and no port sends packets back to where they came from.
@@ -47,7 +51,7 @@ impl View<'_> {
     ///
     /// A configured port without a pod in the state has no addresses and no table: all packets from it are spoofed, and none are sent to
     /// it. A pod without an open interface is in the snapshot, so that packets to it are dropped for that reason and not sent to the
-    /// uplink.
+    /// uplink. It is gone if it has no port, or if its port's interface does not exist.
     ///
     /// # Errors
     /// If the parts contradict each other. [`run::check_addresses`] has excluded contradictions that a state can cause.
@@ -57,6 +61,7 @@ impl View<'_> {
         for interface in self.tables.interfaces.iter() {
             let mut port = run::port_config(self.tables.enforced_at, interface)?;
             port.audit = run::audit_table(self.tables, self.audit, &interface.attachment)?;
+            port.is_gone = port.kind == PortKind::Pod;
             names.push(port.name.clone());
             known.insert(port.name.clone(), port);
         }
@@ -67,6 +72,7 @@ impl View<'_> {
             });
             port.mac = entry.mac.or(port.mac);
             port.link = entry.link;
+            port.is_gone = entry.is_gone && port.kind == PortKind::Pod;
         }
         if self.denied {
             for port in known.values_mut() {
@@ -88,8 +94,8 @@ impl View<'_> {
         Ok(Snapshot::new(generation, ports, compiled, routes)?.refusing(self.refusing.iter().copied()))
     }
 
-    /// Returns the next hop of each network. Local ports' addresses take precedence, then configured routes, other nodes' pod networks, and
-    /// the uplink as default.
+    /// Returns the next hop of each network. Local ports' addresses take precedence, then configured routes, the node's own pod networks,
+    /// other nodes' pod networks, and the uplink as default.
     fn routes(&self, ports: &[PortConfig]) -> anyhow::Result<BTreeMap<IpNet, NextHop>> {
         let mut routes = BTreeMap::new();
         let numbered = || (0u16..).map(PortId).zip(ports);
@@ -108,15 +114,18 @@ impl View<'_> {
                     route.prefix
                 );
             }
-            routes.entry(route.prefix).or_insert(NextHop { port, gateway: route.via });
+            routes.entry(route.prefix).or_insert(NextHop::via(port, route.via));
         }
         let Some(uplink) = numbered().find(|(_, port)| port.kind == PortKind::Uplink).map(|(id, _)| id) else {
             return Ok(routes);
         };
+        for &network in self.pod_networks {
+            routes.entry(network.trunc()).or_insert(NextHop::unreachable(uplink));
+        }
         // The tables have an uplink in any case. If none is configured, other nodes' pods are reached by the default route.
         let peers = if self.ports.iter().any(|port| port.kind == PortKind::Uplink) { self.peers } else { &[] };
         for peer in peers {
-            routes.entry(peer.prefix.trunc()).or_insert(NextHop { port: uplink, gateway: Some(peer.address) });
+            routes.entry(peer.prefix.trunc()).or_insert(NextHop::via(uplink, Some(peer.address)));
         }
         for default in [Ipv4Net::default().into(), Ipv6Net::default().into()] {
             routes.entry(default).or_insert(uplink.into());
@@ -188,6 +197,7 @@ mod tests {
             kind: entry.kind,
             mac: entry.mac,
             link,
+            is_gone: false,
         };
         (config.ports.iter().map(view).collect(), config.routes)
     }
@@ -202,6 +212,7 @@ mod tests {
             ports: &ports,
             routes: &routes,
             peers: &peers,
+            pod_networks: &["10.1.0.0/16".parse().unwrap()],
             refusing: vec![],
             denied: false,
         };
@@ -251,6 +262,7 @@ mod tests {
             ports: &ports,
             routes: &routes,
             peers: &[],
+            pod_networks: &[],
             refusing: vec![],
             denied: false,
         };
@@ -284,6 +296,7 @@ mod tests {
             ports: &ports,
             routes: &routes,
             peers: &[],
+            pod_networks: &[],
             refusing: vec![],
             denied: true,
         };
@@ -327,6 +340,7 @@ mod tests {
                 ports: &ports,
                 routes: &routes,
                 peers: &[],
+                pod_networks: &[],
                 refusing: refusing_origins,
                 denied: false,
             };

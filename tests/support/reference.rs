@@ -18,8 +18,8 @@ On this page you can look up every field of the configuration. `cargo xtask refe
 [examples/node.yaml](../examples/node.yaml) and [examples/cluster.yaml](../examples/cluster.yaml); a test compares.
 
 Each field's name is followed by its default, or by an example (e.g.). A field is required only if its text says so. Relative paths start at the
-configuration's folder. An unknown field is an error that names the line. Changes of `ports`, `routes`, `denied`, `engine` and `enforcement` take effect
-while the vswitch runs; all other changes need a restart.
+configuration's folder. An unknown field is an error that names the line. Changes of `ports`, `routes`, `denied`, `unreachable`, `engine` and `enforcement`
+take effect while the vswitch runs; all other changes need a restart.
 ";
 
 pub(crate) fn reference(examples: &[&str]) -> String {

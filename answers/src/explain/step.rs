@@ -30,7 +30,7 @@ pub struct Step {
     verdict: Cow<'static, str>,
     /// Drop reason. `None` if the packet is forwarded.
     reason: Option<Cow<'static, str>>,
-    /// Notification of the sender of a dropped packet: `tcp_reset` or `icmp_prohibited`. `None` if silent.
+    /// Notification of the sender of a dropped packet: `tcp_reset`, `icmp_prohibited` or `icmp_unreachable`. `None` if silent.
     answer: Option<Cow<'static, str>>,
     /// Session: `new` if the packet created it, `hit` if it existed. `None` without a session.
     session: Option<Cow<'static, str>>,
@@ -125,10 +125,11 @@ impl Step {
             None => writeln!(out, " and leaves to {}", name(&self.out))?,
             Some(reason) => writeln!(out, " and is dropped: {reason}")?,
         }
-        match self.answer.as_deref() {
-            None => {}
-            Some("tcp_reset") => writeln!(out, "   the sender receives a TCP reset (bulkhead.dev/denied: refuse)")?,
-            Some(_) => writeln!(out, "   the sender receives an ICMP error (bulkhead.dev/denied: refuse)")?,
+        if let Some(answer) = &self.answer {
+            let what = if answer == "tcp_reset" { "a TCP reset" } else { "an ICMP error" };
+            let is_denied = self.reason.as_deref() == Some(DropReason::PolicyDenied.name());
+            let why = if is_denied { "bulkhead.dev/denied: refuse" } else { "unreachable: refuse" };
+            writeln!(out, "   the sender receives {what} ({why})")?;
         }
         if self.session.as_deref() == Some("hit") {
             return writeln!(out, "   it belongs to the session of the first packet; no table is consulted");
@@ -157,7 +158,10 @@ impl Step {
     /// Returns the deciding rule, else the drop reason, and audited policies that would deny.
     pub fn because(&self) -> String {
         let audited = self.audited_by.as_ref().map(|origin| format!("{origin} is not enforced"));
-        let origin = self.origin.clone().or_else(|| self.reason.as_ref().map(ToString::to_string));
+        // Policy may allow a packet that is dropped for this reason.
+        let is_unreachable = self.reason.as_deref() == Some(DropReason::NoSuchPod.name());
+        let origin = self.origin.clone().filter(|_| !is_unreachable);
+        let origin = origin.or_else(|| self.reason.as_ref().map(ToString::to_string));
         origin.into_iter().chain(audited).collect::<Vec<_>>().join(", ")
     }
 
@@ -167,15 +171,28 @@ impl Step {
     }
 }
 
-/// Returns how the sender of a dropped packet is notified, if its rule `refuses`. `None` for silent drops: packets from the uplink, and
-/// packets that no rule denied.
+/// The denials and unreachable addresses whose senders are notified.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered {
+    /// Whether the rule that decided is one whose denials are answered.
+    pub refuses: bool,
+    /// Whether senders to addresses that no pod has are answered.
+    pub tells_unreachable: bool,
+}
+
+/// Returns how the sender of a dropped packet is notified. `None` for silent drops: denied packets from the uplink, and all reasons that are
+/// not `answered`.
 pub fn answer_to(
     outcome: &Outcome,
     in_port: Option<&str>,
     transport: Transport,
-    refuses: bool,
+    answered: Answered,
 ) -> Option<&'static str> {
-    let is_denied = outcome.verdict.drop_reason() == Some(DropReason::PolicyDenied);
-    let how = if transport == Transport::Tcp { "tcp_reset" } else { "icmp_prohibited" };
-    (is_denied && in_port != Some("uplink") && refuses).then_some(how)
+    let (is_answered, error) = match outcome.verdict.drop_reason()? {
+        DropReason::PolicyDenied => (in_port != Some("uplink") && answered.refuses, "icmp_prohibited"),
+        DropReason::NoSuchPod => (answered.tells_unreachable, "icmp_unreachable"),
+        _ => (false, ""),
+    };
+    let how = if transport == Transport::Tcp { "tcp_reset" } else { error };
+    is_answered.then_some(how)
 }

@@ -1,7 +1,7 @@
 //! ICMP errors to the senders of dropped packets, from the node's address.
 //!
 //! Reported drops: no route, TTL exceeded, packet too big, unreachable next hop, and as [refusals](super::refusal) Services without
-//! endpoints. Drops by policy are silent by default, as users of NetworkPolicy expect: a client times out, and a scanner learns nothing.
+//! endpoints and addresses that no pod has. Drops by policy are silent by default, as users of NetworkPolicy expect: a client times out, and a scanner learns nothing.
 //! [Refusals](super::refusal) are the exception. A packet is too big if it must not be [fragmented](super::fragmentation): IPv6, and IPv4
 //! with "don't fragment".
 //!
@@ -46,6 +46,9 @@ pub(super) enum Cause {
     Denied,
     /// The Service has no endpoint for the port: port unreachable, from the Service's address.
     Port,
+    /// No pod has the address: host (IPv6: address) unreachable. UDP and SCTP get the error of a [port](Self::Port), because Linux
+    /// passes only that on to a connected UDP socket.
+    Pod,
 }
 
 impl Cause {
@@ -58,6 +61,7 @@ impl Cause {
             DropReason::PacketTooBig => Self::Size,
             DropReason::PolicyDenied => Self::Denied,
             DropReason::NoEndpoint | DropReason::UnknownServicePort => Self::Port,
+            DropReason::NoSuchPod => Self::Pod,
             _ => return None,
         })
     }
@@ -67,7 +71,7 @@ impl Cause {
         use icmpv4::{kind, unreachable};
         match self {
             Self::Net => (kind::UNREACHABLE, unreachable::NET),
-            Self::Host => (kind::UNREACHABLE, unreachable::HOST),
+            Self::Host | Self::Pod => (kind::UNREACHABLE, unreachable::HOST),
             Self::Time => (kind::TIME_EXCEEDED, 0),
             Self::Size => (kind::UNREACHABLE, unreachable::FRAGMENTATION_NEEDED),
             Self::Denied => (kind::UNREACHABLE, unreachable::ADMINISTRATIVELY_PROHIBITED),
@@ -80,7 +84,7 @@ impl Cause {
         use icmpv6::{kind, unreachable};
         match self {
             Self::Net => (kind::UNREACHABLE, unreachable::NO_ROUTE),
-            Self::Host => (kind::UNREACHABLE, unreachable::ADDRESS),
+            Self::Host | Self::Pod => (kind::UNREACHABLE, unreachable::ADDRESS),
             Self::Time => (kind::TIME_EXCEEDED, 0),
             Self::Size => (kind::PACKET_TOO_BIG, 0),
             Self::Denied => (kind::UNREACHABLE, unreachable::ADMINISTRATIVELY_PROHIBITED),
@@ -108,6 +112,9 @@ pub(super) struct Link {
 }
 
 impl Link {
+    /// The addresses of a frame whose next hop is not known yet.
+    pub(super) const UNKNOWN: Self = Self { destination: [0; 6], source: [0; 6] };
+
     /// Writes the Ethernet header. Returns the bytes after it.
     pub(super) fn emit<'a>(&self, ethertype: u16, frame: &'a mut [u8]) -> &'a mut [u8] {
         ethernet::Repr { destination: self.destination, source: self.source, ethertype }.emit(frame)
@@ -163,12 +170,17 @@ impl<'a> Report<'a> {
             (Cause::Denied, None) => flow.dst,
             (_, None) => return None,
         };
-        let addresses = match (speaker, flow.src) {
+        Self::between(cause, (speaker, flow.src), subject.bytes, subject.link)
+    }
+
+    /// Creates the error from one address to another, which quotes a packet. `None` if the addresses are of different families.
+    pub(super) fn between(cause: Cause, ends: (IpAddr, IpAddr), quoted: &'a [u8], link: Link) -> Option<Self> {
+        let addresses = match ends {
             (IpAddr::V4(speaker), IpAddr::V4(sender)) => Addresses::V4(speaker, sender),
             (IpAddr::V6(speaker), IpAddr::V6(sender)) => Addresses::V6(speaker, sender),
             _ => return None,
         };
-        Some(Self { cause, addresses, quoted: subject.bytes, link: subject.link })
+        Some(Self { cause, addresses, quoted, link })
     }
 
     /// Returns the class of errors whose rate limit applies to this error.

@@ -26,6 +26,9 @@ const OTHERS_PER_DESTINATION: Rate = Rate { per_second: 10, burst: 10 };
 /// Refusals per port: enough for a pod that tries a hundred denied services at once. This also bounds the policy lookups that refusals
 /// need.
 const REFUSALS_PER_PORT: Rate = Rate { per_second: 200, burst: 100 };
+/// Notifications per port that no pod has an address. The burst tells all peers of a pod with 10,000 sessions at once, each of which takes
+/// a notice and a reset. A core writes it in a few milliseconds. Then as many as Linux sends ICMP errors.
+const UNREACHABLE_PER_PORT: Rate = Rate { per_second: 1000, burst: 20_000 };
 /// Answered requests per port. Linux repeats a request after a second and asks for each address separately. The burst serves a host that
 /// has just started and asks for 250 pods. More is a flood.
 const ANSWERS_PER_PORT: Rate = Rate { per_second: 1000, burst: 256 };
@@ -56,6 +59,7 @@ struct PortBuckets {
     too_big: Bucket,
     others: Bucket,
     refusals: Bucket,
+    unreachable: Bucket,
     answers: Bucket,
 }
 
@@ -104,6 +108,11 @@ impl Limits {
     /// Takes a token for a refusal on the port. Returns false if the limit is reached.
     pub(super) fn allow_refusal(&mut self, port: PortId, now: u64) -> bool {
         self.ports.get_mut(port.index()).is_some_and(|port| port.refusals.take(REFUSALS_PER_PORT, now))
+    }
+
+    /// Takes a token for a notification on the port that no pod has an address. Returns false if the limit is reached.
+    pub(super) fn allow_unreachable(&mut self, port: PortId, now: u64) -> bool {
+        self.ports.get_mut(port.index()).is_some_and(|port| port.unreachable.take(UNREACHABLE_PER_PORT, now))
     }
 
     /// Takes a token for an answer to ARP or neighbour discovery on the port. Returns false if the limit is reached.
@@ -177,6 +186,8 @@ mod tests {
         let mut limits = begun();
         let refusals = |limits: &mut Limits, port| (0..10_000).filter(|_| limits.allow_refusal(port, NOW)).count();
         assert_eq!((refusals(&mut limits, PORT), refusals(&mut limits, PortId(0))), (100, 100));
+        let unreachable = (0..100_000).filter(|_| limits.allow_unreachable(PORT, NOW)).count();
+        assert_eq!(unreachable, 20_000, "apart from refusals");
         let answers = |limits: &mut Limits, port| (0..10_000).filter(|_| limits.allow_answer(port, NOW)).count();
         assert_eq!((answers(&mut limits, PORT), answers(&mut limits, PortId(0))), (256, 256));
     }

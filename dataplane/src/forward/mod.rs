@@ -38,11 +38,13 @@ mod limits;
 mod message;
 mod neighbour_table;
 mod neighbours;
+mod notice;
 mod pending;
 mod refusal;
 mod report;
 mod resolve;
 pub mod rewrite;
+mod segment;
 mod side;
 mod translate;
 
@@ -114,9 +116,10 @@ pub struct ForwardCounters {
     pub errors_sent: u64,
     /// ICMP errors suppressed by the rate limit.
     pub errors_suppressed: u64,
-    /// Senders notified that policy denies a packet or that a Service has no endpoint.
+    /// Senders notified that policy denies a packet, that a Service has no endpoint or that no pod has an address. Peers of sessions whose
+    /// pod is gone count too, once when they are notified first and once for a reset.
     pub refused: u64,
-    /// Notifications of refused packets that the rate limit suppressed.
+    /// Notifications of refused packets and ended sessions that the rate limit suppressed.
     pub refusals_suppressed: u64,
 }
 

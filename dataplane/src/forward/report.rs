@@ -7,16 +7,18 @@ use crate::{DropReason, Packet, PortId, Snapshot};
 
 impl<T> Forwarder<T> {
     /// Whether drops for this reason are reported. Policy drops are silent unless the snapshot [refuses](Snapshot::refusing) some. Most
-    /// other drops are silent too. Drops of Services without endpoints are always reported.
+    /// other drops are silent too. Drops of Services without endpoints are always reported, those of addresses that no pod has unless the
+    /// snapshot [says otherwise](Snapshot::telling_unreachable).
     pub fn reports(snapshot: &Snapshot, reason: DropReason) -> bool {
         match reason {
             DropReason::PolicyDenied => snapshot.refuses_any(),
+            DropReason::NoSuchPod => snapshot.tells_unreachable(),
             _ => Cause::of(reason).is_some(),
         }
     }
 
     /// Writes the notification of a dropped packet's sender, as a whole frame for the packet's receiving port: an ICMP error, or a TCP
-    /// reset for a refused SYN. Returns its length. `None` if no notification is sent (see [`Forwarder::reports`]; errors about errors,
+    /// reset for a refused segment. Returns its length. `None` if no notification is sent (see [`Forwarder::reports`]; errors about errors,
     /// fragments, groups and foreign senders; rate limit; no address of the node), or if `into` is shorter than
     /// [`ERROR_MAX`](super::ERROR_MAX). The packet must be as received, untranslated.
     ///
@@ -29,8 +31,8 @@ impl<T> Forwarder<T> {
         reason: DropReason,
         into: &mut [u8],
     ) -> Option<usize> {
-        let cause = Cause::of(reason)?;
-        if matches!(cause, Cause::Denied | Cause::Port) {
+        let cause = Cause::of(reason).filter(|_| Self::reports(snapshot, reason))?;
+        if matches!(cause, Cause::Denied | Cause::Port | Cause::Pod) {
             return self.refuse(snapshot, packet, cause, into);
         }
         let side = self.sides.get(packet.in_port.index())?;

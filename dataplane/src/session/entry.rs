@@ -22,7 +22,7 @@ pub(crate) type Slot = u32;
 pub(crate) const NONE: Slot = Slot::MAX;
 
 /// The port of adopted entries until their ports are known. No snapshot has this id.
-pub(super) const NOWHERE: PortId = PortId(u16::MAX);
+pub(crate) const NOWHERE: PortId = PortId(u16::MAX);
 
 /// A packet's time and number. The number orders packets of the same time, and packets that waited for the classifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

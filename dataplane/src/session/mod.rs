@@ -33,7 +33,7 @@
 //! force, or live because the session was revoked while packets were in flight. Without the refusal, the answer would start a session of
 //! its own, which would let the refused direction pass as its reply. Allowing only requests to start sessions is no alternative, because
 //! UDP does not mark requests. A session that a newer policy cuts becomes a refusal that keeps its state, and is restored if a later policy
-//! allows it.
+//! allows it. So does a session whose pod is gone (`table/gone.rs`): the other end's packets are answered by it.
 //!
 //! **Invariant.** The table never exceeds its capacity (with several workers, by up to a sixteenth for a moment). Every entry is in the
 //! index, in its state's list and in its ports' lists. Answers do not depend on when expired entries are swept.
@@ -59,12 +59,14 @@ pub(crate) use budget::Budget;
 pub use budget::PortSessions;
 pub use config::{Percent, SessionConfig, TcpWindow, Timeouts};
 pub(crate) use direction::Direction;
-pub(crate) use entry::{Entry, Moment, NONE, NewSession, Slot};
+pub(crate) use entry::{Entry, Moment, NONE, NOWHERE, NewSession, Slot};
 pub(crate) use key::{Key, KeyHasher};
 pub use memory::SessionMemoryError;
 pub(crate) use rewrite::{Rewrite, Rewritten};
+#[cfg(target_os = "linux")]
+pub(crate) use store::Stored;
 pub(crate) use store::TableFile;
 #[cfg(target_os = "linux")]
 pub use store::{Adoption, RefusedFile, SessionStore, SessionStoreError};
-pub(crate) use table::{Belief, Evidence, Hit, Match, PlainHit, SessionTable};
+pub(crate) use table::{Belief, Evidence, Hit, Match, PlainHit, SessionTable, Survivor};
 pub use table::{EndedSessions, SessionEnd, SessionInfo, SessionPage, SessionSelector, Tally};

@@ -15,7 +15,8 @@
 //!
 //! **Adoption.** A file is rejected as a whole, and counted, if its header shows another layout, another boot or another length, or if an
 //! entry is invalid. An entry that was being written when the process died is left out: its key is written last and erased first. All other
-//! entries keep their state but lose epoch and ports. The first packet of each is judged by the tables in force, as after a policy change.
+//! entries keep their state but lose their epoch, and get the ports that have their addresses now. The first packet of each is judged by the
+//! tables in force, as after a policy change.
 //!
 //! A tmpfs can run out of memory, and a missing page would raise a signal while a packet is processed. So the file grows in steps that are
 //! written before use. A table whose file cannot grow is full.
@@ -25,6 +26,7 @@ mod header;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,10 +34,12 @@ use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::budget::MAX_CAPACITY;
+use super::direction::Direction;
 use super::entry::Entry;
 use super::links::Links;
 use super::memory::Column;
 use super::{Key, Rewrite, SessionMemoryError};
+use crate::PortKind;
 use crate::service::{ClientAffinity, FoundClients};
 use header::{Header, START};
 
@@ -117,6 +121,17 @@ impl Stored {
 
     pub(crate) const fn key(&self) -> Key {
         self.entry.key()
+    }
+
+    /// The kind of the port that receives the session's forward direction.
+    pub(crate) const fn in_kind(&self) -> PortKind {
+        self.entry.in_kind()
+    }
+
+    /// Returns the addresses of the initiator and of the responder. For a connection to a Service, the latter is the backend's.
+    pub(crate) fn ends(&self) -> [IpAddr; 2] {
+        let [source, destination] = self.entry.endpoints(Direction::Forward);
+        [self.rewrite.map_or(source, |rewrite| rewrite.client()).0, destination.0]
     }
 }
 

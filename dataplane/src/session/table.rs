@@ -4,6 +4,7 @@
 mod adoption;
 mod changes;
 mod endings;
+mod gone;
 mod hit;
 mod listing;
 mod lives;
@@ -30,6 +31,7 @@ use crate::service::Steering;
 use crate::{Decision, PortId, PortKind, SessionCounters};
 
 pub use endings::{SessionEnd, Tally};
+pub(crate) use gone::Survivor;
 pub(crate) use hit::{Hit, PlainHit};
 pub use listing::{EndedSessions, SessionInfo, SessionPage, SessionSelector};
 pub(crate) use tracking::{Belief, Evidence};
@@ -75,8 +77,8 @@ pub(crate) struct SessionTable {
     followed: u32,
     /// The kind of each port, indexed by port id.
     kinds: Vec<PortKind>,
-    /// Removed ports whose sessions have not all been ended.
-    leaving: Vec<PortId>,
+    /// Ports whose pod is gone and whose sessions have not all been ended.
+    gone: Vec<PortId>,
     /// Timeouts in nanoseconds, indexed by class. Unused elements make every 4-bit number a valid index.
     timeouts: [u64; 16],
     /// For each class, the length of a period as a power of two in nanoseconds. An entry moves in its lists at most once per period.
@@ -134,7 +136,7 @@ impl SessionTable {
             followed: budget.calls(),
             budget,
             kinds: Vec::new(),
-            leaving: Vec::new(),
+            gone: Vec::new(),
             timeouts,
             periods,
             looks,
@@ -202,7 +204,7 @@ impl SessionTable {
         }
         (self.fresh, self.free) = (0, NONE);
         self.lists.clear();
-        self.leaving.clear();
+        self.gone.clear();
     }
 
     #[inline]

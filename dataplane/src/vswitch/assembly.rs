@@ -35,7 +35,10 @@ impl Vswitch {
         let (bells, affinity) = (bells(count)?, config.affinity.clone());
         let engines = match &mut store {
             None => Worker::team(config.engine, count, &affinity)?,
-            Some(store) => Worker::team_in(store, config.engine, count, &affinity, Clock::new().now())?,
+            Some(store) => {
+                let snapshot = publisher.current();
+                Worker::team_in(store, config.engine, count, &affinity, &snapshot, Clock::new().now())?
+            }
         };
         let mut vswitch = Self {
             workers: Vec::with_capacity(count),

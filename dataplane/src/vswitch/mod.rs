@@ -85,7 +85,10 @@ pub(crate) enum Command {
     AddTrunk(Box<dyn Port>),
     /// Connects the port over the trunk, with the slot as the tag of its packets.
     Attach(PortId, FlowSlot),
+    /// Closes the port. Its sessions stay.
     Remove(PortId),
+    /// Ends the sessions of a port whose pod is gone.
+    End(PortId),
     /// Sends a message before the next round, which loads the snapshot again.
     Confirm(Sender<()>),
     /// Sends the worker's counters to the control thread.
@@ -188,12 +191,18 @@ impl Vswitch {
         }
     }
 
-    /// Closes all queues of a port and forgets its peer's MAC address.
+    /// Closes all queues of a port and forgets its peer's MAC address. Its sessions stay, in case that the port is added again.
     pub fn remove_port(&self, id: PortId) {
         self.neighbours.forget(id);
         for worker in 0..self.workers.len() {
             self.tell(worker, Command::Remove(id));
         }
+    }
+
+    /// Ends the sessions of a port whose pod is gone. If the snapshot [tells it](crate::Snapshot::telling_unreachable), the other ends of TCP
+    /// and UDP sessions are notified.
+    pub fn end_port(&self, id: PortId) {
+        (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::End(id)));
     }
 
     /// Returns the result of adopting an earlier process's sessions. `None` without a store.

@@ -14,6 +14,7 @@ mod departure;
 mod intake;
 mod judging;
 mod recovery;
+mod survivors;
 mod translation;
 
 use std::os::fd::RawFd;
@@ -167,6 +168,7 @@ impl Stage {
         self.judge(snapshot);
         self.judge_copies(snapshot);
         self.sweep(snapshot);
+        worked |= self.tell_survivors(snapshot);
         self.forwarder.tick(snapshot);
         self.send_released(snapshot);
         self.send_messages();
@@ -203,14 +205,19 @@ impl Stage {
 
     /// Connects a port over the trunk. `slot` becomes the VLAN tag of its packets there.
     pub(super) fn attach(&mut self, id: PortId, slot: FlowSlot) {
+        self.engine.add_port(id);
         self.know_slot(id, Some(slot), true);
         self.ports.attach(id, slot);
     }
 
     pub(super) fn remove(&mut self, id: PortId) {
         self.know_slot(id, None, false);
-        self.engine.remove_port(id);
         self.ports.remove(id, &mut self.pool, &mut self.ledger);
+    }
+
+    /// Begins to end the sessions of a port whose pod is gone.
+    pub(super) fn end(&mut self, id: PortId) {
+        self.engine.end_port(id);
     }
 
     /// Attaches a stream, which replaces the current one. `None` detaches the current stream.

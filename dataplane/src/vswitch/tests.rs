@@ -2,6 +2,7 @@
 
 mod caching;
 mod fragments;
+mod gone;
 mod openings;
 mod reasons;
 mod renewals;

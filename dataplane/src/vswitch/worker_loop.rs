@@ -114,6 +114,7 @@ impl WorkerLoop {
                 Ok(Command::AddTrunk(queue)) => self.stage.add_trunk(queue),
                 Ok(Command::Attach(id, slot)) => self.stage.attach(id, slot),
                 Ok(Command::Remove(id)) => self.stage.remove(id),
+                Ok(Command::End(id)) => self.stage.end(id),
                 Ok(Command::Stream(stream)) => self.stage.set_stream(stream),
                 Ok(Command::Learn(changes)) => self.stage.learn(&changes, self.clock.now()),
                 Ok(Command::Audit(tap)) => self.stage.tell_audits_to(tap),

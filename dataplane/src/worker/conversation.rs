@@ -15,7 +15,7 @@ use crate::translations::TranslatedError;
 use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
 
 /// The decision of entries about which no table has decided.
-const NO_DECISION: Decision = Decision { table: None, rule: None, origin: None };
+pub(super) const NO_DECISION: Decision = Decision { table: None, rule: None, origin: None };
 
 /// A packet with the key of a session. It belongs to the session only if it arrives on the session's port.
 pub(super) struct Claim {
@@ -74,8 +74,9 @@ impl Worker {
             // §3.5). Both tables must allow it.
             let starts_anew = flags.is_some_and(TcpFlags::opens) && (entry.is_closed() || opens_back);
             let (was_session, is_translated) = (entry.was_session(), entry.is_translated());
-            if starts_anew && matched == Match::Alias(Direction::Forward) {
-                // The client reuses its port. The ended session is removed, so that the new connection may get another backend.
+            if starts_anew && (matched == Match::Alias(Direction::Forward) || refused == Some(DropReason::NoSuchPod)) {
+                // The client reuses its port. The ended session is removed, so that the new connection may get another backend, or reach a
+                // new pod.
                 self.sessions.replace(slot);
                 return self.start_any(burst, at, ip, new);
             }
@@ -210,7 +211,7 @@ impl Worker {
     }
 
     /// Stores the translation of a session's packet, or of an ICMP error about one. Returns its position. `None` without translation.
-    fn translation_of(&self, burst: &mut Burst<'_>, claim: &Claim) -> Option<NonZeroU32> {
+    pub(super) fn translation_of(&self, burst: &mut Burst<'_>, claim: &Claim) -> Option<NonZeroU32> {
         match claim.error {
             None => burst.add_translation(self.sessions.rewritten(claim.slot, claim.direction)?),
             Some(translated) => burst.add_translated_error(translated?),
@@ -221,7 +222,9 @@ impl Worker {
     fn renew(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
         let snapshot = burst.snapshot;
         let arrived = burst.in_port(at);
-        let Some((in_port, _)) = self.forward_in_port(snapshot, claim) else { return Ok(false) };
+        let Some((in_port, _)) = self.forward_in_port(snapshot, claim) else {
+            return self.renew_without_initiator(burst, at, claim);
+        };
         let forward = &claim.forward;
         let is_translated = self.sessions.entry(claim.slot).is_translated();
         let exit = match exit::find(snapshot, in_port, (forward.src, forward.dst), is_translated) {
@@ -231,14 +234,15 @@ impl Worker {
                 return Err(reason);
             }
         };
-        let (comes_in, leaves) = match claim.direction {
-            Direction::Forward => (in_port, exit.port),
-            Direction::Reply => (exit.port, in_port),
+        let (comes_in, leaves, is_unreachable) = match claim.direction {
+            Direction::Forward => (in_port, exit.port, exit.is_unreachable),
+            Direction::Reply => (exit.port, in_port, snapshot.is_gone(in_port)),
         };
         if !claim.fits(snapshot, arrived, comes_in) {
             return Ok(false);
         }
-        let allowed = exit::verdict(snapshot, claim.hop_limit, arrived, leaves);
+        let is_unreachable = is_unreachable || self.stays_ended(snapshot, claim, leaves);
+        let allowed = exit::verdict(snapshot, claim.hop_limit, (arrived, leaves), is_unreachable);
         let news = if claim.error.is_some() { None } else { self.believe(burst, at, claim)? };
         let translation = self.translation_of(burst, claim);
         let renewal = Renewal {
@@ -287,7 +291,11 @@ impl Worker {
         forward: &Flow,
         new: NewSession,
     ) -> Result<(), DropReason> {
-        self.check_start(&ip.transport)?;
+        // Any packet may learn that no host has its destination, also one from the middle of a connection.
+        self.check_start(&ip.transport).or_else(|reason| {
+            let may_learn = new.rewrite.is_none() && burst.snapshot.is_unreachable(forward.dst);
+            if may_learn { Ok(()) } else { Err(reason) }
+        })?;
         let mut new = self.check_opening(burst, at, new)?;
         let exit = exit::find(burst.snapshot, new.in_port, (forward.src, forward.dst), new.rewrite.is_some());
         if let Ok(exit) = &exit {
@@ -298,7 +306,7 @@ impl Worker {
         if is_tight {
             self.settle_pending(burst);
         }
-        let Exit { port, check } = match exit {
+        let Exit { port, check, is_unreachable } = match exit {
             Ok(exit) => exit,
             Err(reason) => {
                 // An answer must not open a closed port either.
@@ -309,16 +317,16 @@ impl Worker {
             }
         };
         admission::check_link_local(burst.snapshot, new.in_kind, port, forward)?;
-        let leaves = match new.direction {
-            Direction::Forward => port,
-            Direction::Reply if burst.in_port(at) == port => new.in_port,
+        let (leaves, is_unreachable) = match new.direction {
+            Direction::Forward => (port, is_unreachable),
+            Direction::Reply if burst.in_port(at) == port => (new.in_port, burst.snapshot.is_gone(new.in_port)),
             // An answer may not come from the port that the request left through.
             Direction::Reply => {
                 burst.decisions.set(at, Some(new.decision));
                 return Err(DropReason::PolicyDenied);
             }
         };
-        let allowed = exit::verdict(burst.snapshot, ip.hop_limit, burst.in_port(at), leaves);
+        let allowed = exit::verdict(burst.snapshot, ip.hop_limit, (burst.in_port(at), leaves), is_unreachable);
         let translation = new.rewritten().and_then(|rewritten| burst.add_translation(rewritten));
         match check {
             Check::Hairpin(origin) => {

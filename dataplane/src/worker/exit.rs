@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use bulkhead_classifier::OriginId;
 
+use crate::route::Hop;
 use crate::{DropReason, PortId, PortKind, Snapshot, TableId, Verdict};
 
 /// The port through which a packet leaves, and the table that judges it.
@@ -11,6 +12,8 @@ use crate::{DropReason, PortId, PortKind, Snapshot, TableId, Verdict};
 pub(super) struct Exit {
     pub(super) port: PortId,
     pub(super) check: Check,
+    /// Whether no host has the destination: an allowed packet is dropped as [`DropReason::NoSuchPod`].
+    pub(super) is_unreachable: bool,
 }
 
 /// The authority that decides about an outgoing packet.
@@ -40,9 +43,11 @@ pub(super) fn find(
     (src, dst): (IpAddr, IpAddr),
     is_translated: bool,
 ) -> Result<Exit, DropReason> {
-    let out = route(snapshot, in_port, dst).ok_or(DropReason::NoRoute)?;
+    let hop = hop(snapshot, in_port, dst).ok_or(DropReason::NoRoute)?;
+    let out = hop.port;
     let port = snapshot.port(out).ok_or(DropReason::NoRoute)?;
-    if out == in_port {
+    let is_unreachable = hop.is_unreachable() || port.is_gone;
+    if out == in_port && !is_unreachable {
         if port.kind != PortKind::Pod && !is_translated {
             return Err(DropReason::BackToSender);
         }
@@ -53,32 +58,46 @@ pub(super) fn find(
                 Some(table) => Check::Table(Bound { table, audit: None }),
                 None => Check::Hairpin(origin),
             };
-            return Ok(Exit { port: out, check });
+            return Ok(Exit { port: out, check, is_unreachable });
         }
     }
     let at_source = snapshot.port(in_port).and_then(|port| port.ingress);
     let table = at_source.or(port.egress).ok_or(DropReason::TableMissing)?;
-    Ok(Exit { port: out, check: Check::Table(Bound { table, audit: port.audit }) })
+    Ok(Exit { port: out, check: Check::Table(Bound { table, audit: port.audit }), is_unreachable })
 }
 
-/// Returns the port towards the destination. Link-local addresses are only valid on one link (RFC 4291 §2.5.6), so routes do not apply to
-/// them: they lead to the owning port, or between node and uplink, which share a link.
+/// Returns the port towards the destination.
 pub(super) fn route(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<PortId> {
-    let IpAddr::V6(v6) = dst else { return snapshot.routes().lookup(dst) };
+    hop(snapshot, in_port, dst).map(|hop| hop.port)
+}
+
+/// Returns the next hop to the destination. Link-local addresses are only valid on one link (RFC 4291 §2.5.6), so routes do not apply to
+/// them: they lead to the owning port, or between node and uplink, which share a link.
+fn hop(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<Hop> {
+    let IpAddr::V6(v6) = dst else { return snapshot.routes().find(dst) };
     if !v6.is_unicast_link_local() {
-        return snapshot.routes().lookup(dst);
+        return snapshot.routes().find(dst);
     }
-    match snapshot.port(in_port)?.kind {
+    let port = match snapshot.port(in_port)?.kind {
         _ if snapshot.owner(dst).is_some() => snapshot.owner(dst),
         PortKind::Pod => None,
         PortKind::Host => snapshot.uplink(),
         PortKind::Uplink => snapshot.host(),
-    }
+    };
+    port.map(Hop::direct)
 }
 
-/// Returns the verdict for a packet that policy allows. Policy comes before the hop limit: refused senders learn nothing about routes, and
-/// a Time Exceeded about an allowed packet belongs to a session.
-pub(super) fn verdict(snapshot: &Snapshot, hop_limit: u8, in_port: PortId, out: PortId) -> Verdict {
+/// Returns the verdict for a packet that policy allows. `is_unreachable` tells whether no host has its destination. Policy comes before
+/// everything here: refused senders learn nothing about routes and pods, and a Time Exceeded about an allowed packet belongs to a session.
+pub(super) fn verdict(
+    snapshot: &Snapshot,
+    hop_limit: u8,
+    (in_port, out): (PortId, PortId),
+    is_unreachable: bool,
+) -> Verdict {
+    if is_unreachable {
+        return Verdict::Drop(DropReason::NoSuchPod);
+    }
     check_hop_limit(snapshot, hop_limit, in_port, out).map_or_else(Verdict::Drop, |()| Verdict::Forward(out))
 }
 

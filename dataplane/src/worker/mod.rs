@@ -42,6 +42,7 @@ mod errors;
 mod evidence;
 mod exit;
 mod fragments;
+mod gone;
 mod hairpin;
 mod hits;
 mod masquerade;
@@ -52,15 +53,17 @@ mod stages;
 mod team;
 mod witness;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::fragment::FragmentTable;
 use crate::service::ClientAffinity;
-use crate::session::{Budget, EndedSessions, Moment, SessionEnd, SessionPage, SessionSelector, SessionTable, Slot};
+use crate::session::{
+    Budget, EndedSessions, Moment, SessionEnd, SessionPage, SessionSelector, SessionTable, Slot, Survivor,
+};
 use crate::translations::Translated;
 use crate::{
-    BURST, Counters, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, Services, SessionConfig,
-    Snapshot,
+    BURST, Counters, FragmentConfig, Judged, LinkType, Outcome, Packet, Received, Services, SessionConfig, Snapshot,
 };
 
 pub use affinity::Affinity;
@@ -118,6 +121,8 @@ pub struct Worker {
     /// The burst's connections that only pass because a policy is audited. Preallocated for a whole burst.
     audits: Vec<Noted>,
     audit_tap: Option<AuditTap>,
+    /// The other ends of ended sessions whose pods are gone, to be told.
+    survivors: VecDeque<Survivor>,
 }
 
 impl Worker {
@@ -275,16 +280,6 @@ impl Worker {
     /// Ends the sessions that match `selector` in one page of the session table, which begins at slot `from`. Begin with 0.
     pub fn end_sessions(&mut self, from: u32, selector: &SessionSelector) -> EndedSessions {
         self.sessions.end_selected(from, selector, self.now.time)
-    }
-
-    /// Removes a port. Its sessions end over the next bursts.
-    pub fn remove_port(&mut self, port: PortId) {
-        self.sessions.remove_port(port);
-    }
-
-    /// Adds a port, possibly with the id of a removed one.
-    pub fn add_port(&mut self, port: PortId) {
-        self.sessions.add_port(port);
     }
 
     /// Removes all sessions and fragments and resets the time. Counters stay. The cost is proportional to the number of sessions.

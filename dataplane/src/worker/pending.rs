@@ -211,6 +211,9 @@ impl Miss {
                     sessions.refuse(&new, DropReason::PolicyDenied, self.now);
                     return Err(DropReason::PolicyDenied);
                 }
+                if let Some(reason) = self.unreachable() {
+                    return Err(reason);
+                }
                 // A SYN of the other side on an open connection is left to its receiver (RFC 5961 §4).
                 if new.flags.is_some() && sessions.is_open_against(&new, self.now.time) {
                     return Ok((SessionState::Hit, false));
@@ -231,12 +234,22 @@ impl Miss {
                     return Err(reason);
                 }
                 let slot = slot.ok_or(DropReason::SessionTableFull)?;
+                if let Some(reason) = self.unreachable() {
+                    sessions.abandon(slot, renewal.epoch, &decision, self.now);
+                    return Err(reason);
+                }
                 let was_audited = sessions.is_audited(slot);
                 renewal.apply(sessions, slot, decision, self.now);
                 sessions.set_audited(slot, is_audited);
                 Ok((SessionState::Hit, is_audited && !was_audited))
             }
         }
+    }
+
+    /// Returns the drop reason of a packet that may learn that no host has its destination. `None` for all other packets. Such a packet
+    /// starts and renews no session: a later pod with the address has its own.
+    fn unreachable(&self) -> Option<DropReason> {
+        self.allowed.drop_reason().filter(|reason| *reason == DropReason::NoSuchPod)
     }
 
     /// Returns the audit record of an allowed connection that `denial` would deny.

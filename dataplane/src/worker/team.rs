@@ -3,6 +3,7 @@
 #[cfg(target_os = "linux")]
 mod lasting;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ahash::RandomState;
@@ -89,6 +90,7 @@ impl Worker {
             pending: Pending::new(),
             audits: Vec::with_capacity(BURST),
             audit_tap: None,
+            survivors: VecDeque::new(),
         })
     }
 }

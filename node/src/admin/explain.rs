@@ -15,7 +15,7 @@ use crate::origins::SharedOrigins;
 use crate::state::{Asked, AskedFor};
 use bulkhead_answers::args::{EndName, PortProtocol, Target};
 use bulkhead_answers::explain::service::Translated;
-use bulkhead_answers::explain::step::{Pass, Step, answer_to};
+use bulkhead_answers::explain::step::{Answered, Pass, Step, answer_to};
 use bulkhead_answers::fabric::{self, Judge, probe};
 use bulkhead_answers::translate::Translation;
 use bulkhead_observe::admin::{Connection, Explanation, Failure, LiveWalk, NotOpen};
@@ -228,7 +228,10 @@ impl Node<'_> {
                 outcome,
                 in_port.as_deref(),
                 service.transport,
-                origin.is_some_and(|origin| self.snapshot.refuses(origin)),
+                Answered {
+                    refuses: origin.is_some_and(|origin| self.snapshot.refuses(origin)),
+                    tells_unreachable: self.snapshot.tells_unreachable(),
+                },
             ),
             in_port,
             out,

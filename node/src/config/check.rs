@@ -10,14 +10,13 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bulkhead_control::object;
 use bulkhead_dataplane::io::SlowPathLimit;
 use bulkhead_dataplane::vswitch::LEASE;
 use serde_saphyr::Spanned;
 
 use super::buffers::MOST as MAX_FRAMES;
 use super::faults::{Faults, MAX_SOCKET_PATH, line};
-use super::file::{Denied, File};
+use super::file::File;
 use super::journal;
 use super::{
     AdminConfig, Attach, Config, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig, SlowPathConfig,
@@ -72,10 +71,8 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         ),
         services: written.services.0.clone(),
         masquerade: masquerade::check(&written.masquerade, &mut faults),
-        denied: match written.denied {
-            Denied::Drop => object::Denied::Drop,
-            Denied::Refuse => object::Denied::Refuse,
-        },
+        denied: written.denied.into(),
+        unreachable: written.unreachable.into(),
         enforce,
         engine,
         enforcement: judging::enforcement(written, (dataplane, enforce), &mut faults),

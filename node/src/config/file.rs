@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bulkhead_control::object::Denied;
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::nearest_word;
 use serde::de::value::MapAccessDeserializer;
@@ -44,7 +45,9 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) masquerade: masquerade::Written,
     #[serde(default)]
-    pub(super) denied: Denied,
+    pub(super) denied: Answer,
+    #[serde(default = "refuse")]
+    pub(super) unreachable: Answer,
     pub(super) enforce: Option<Spanned<Enforce>>,
     pub(super) engine: Option<Spanned<EngineName>>,
     pub(super) enforcement: Option<Spanned<EnforcementName>>,
@@ -66,6 +69,10 @@ pub(super) struct File {
 
 const fn yes() -> bool {
     true
+}
+
+const fn refuse() -> Answer {
+    Answer::Refuse
 }
 
 #[derive(Debug, Deserialize)]
@@ -141,12 +148,22 @@ pub(super) struct Nftables {
     pub(super) pod_interfaces: Vec<Spanned<String>>,
 }
 
+/// Whether the sender of a dropped packet is answered.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Denied {
+pub(super) enum Answer {
     #[default]
     Drop,
     Refuse,
+}
+
+impl From<Answer> for Denied {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Drop => Self::Drop,
+            Answer::Refuse => Self::Refuse,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

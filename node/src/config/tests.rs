@@ -319,6 +319,14 @@ fn what_policy_denies_is_dropped_or_refused() {
 }
 
 #[test]
+fn senders_to_addresses_that_no_pod_has_are_told_unless_the_configuration_says_otherwise() {
+    assert_eq!(parse(LEAST).unwrap().unreachable, Denied::Refuse);
+    let silent = parse(&format!("{LEAST}unreachable: drop\n")).unwrap();
+    assert_eq!((silent.unreachable, silent.denied), (Denied::Drop, Denied::Drop));
+    assert!(parse(LEAST).unwrap().needs_restart(&silent).is_empty());
+}
+
+#[test]
 fn tables_are_rule_lists_or_identities_and_change_while_it_runs() {
     assert_eq!(parse(LEAST).unwrap().engine, EngineName::Acl);
     let identity = parse(&format!("{LEAST}engine: identity\n")).unwrap();

@@ -84,7 +84,7 @@ impl Daemon {
         let (flows, takeover) = (kernel.flows(), kernel.takeover());
         let routes = config.routes.clone();
         let services = state.take_services().map(|update| update.services);
-        let composer = Composer::new(state.policy(), services, ports, routes, config.denied, flows, takeover)?;
+        let composer = Composer::new(state.policy(), services, ports, routes, config.answers(), flows, takeover)?;
         let composer = Arc::new(composer);
         let (mut capture, mut tap) = (None, None);
         if let Some(path) = &args.capture {
@@ -174,7 +174,7 @@ impl Daemon {
 
 /// Returns the view of a port that is not open yet.
 fn closed(entry: &PortEntry) -> PortView {
-    PortView { name: entry.name.clone(), kind: entry.kind, mac: entry.mac, link: None }
+    PortView { name: entry.name.clone(), kind: entry.kind, mac: entry.mac, link: None, is_gone: false }
 }
 
 fn vswitch_config(

@@ -89,6 +89,9 @@ pub(crate) trait Datapath {
         attachment: &mut Self::Attachment,
     ) -> Result<Opening, OpenError>;
 
-    /// Closes the port. Afterwards, no worker uses it and all packets of the interface are dropped.
+    /// Closes the port. Afterwards, no worker uses it and all packets of the interface are dropped. Its sessions stay.
     fn close(&mut self, entry: &PortEntry, attachment: &mut Self::Attachment);
+
+    /// Ends the sessions of a closed port, because its interface no longer exists or belongs to the port no more, and tells their other ends.
+    fn end(&mut self, entry: &PortEntry);
 }

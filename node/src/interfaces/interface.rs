@@ -22,11 +22,13 @@ pub(super) struct Interface<A> {
     pub(super) said: Option<String>,
     /// Whether the last query of the interface's details failed, to log that once.
     is_unanswered: bool,
+    /// Whether the interface is known not to exist. False until the table of interfaces was read.
+    pub(super) is_missing: bool,
 }
 
 impl<A> Interface<A> {
     pub(super) fn new(entry: &PortEntry) -> Self {
-        Self { entry: entry.clone(), state: State::Absent, said: None, is_unanswered: false }
+        Self { entry: entry.clone(), state: State::Absent, said: None, is_unanswered: false, is_missing: false }
     }
 
     /// Returns the open port's MAC address and usable MTU. `None` if the port is not open.
@@ -86,11 +88,12 @@ impl<A> Interface<A> {
         let link = match link {
             None => {
                 let why = "its interface no longer exists";
-                return self.lose(&Cause::Interface(why), datapath, counters);
+                let has_ended = datapath.index(attachment).is_none();
+                return self.lose(&Cause::Interface(why), has_ended, datapath, counters);
             }
             Some(link) if is_other(link) => {
                 let why = "its interface was replaced by another one of the same name";
-                return self.lose(&Cause::Fault(why), datapath, counters);
+                return self.lose(&Cause::Fault(why), true, datapath, counters);
             }
             Some(link) => link,
         };
@@ -157,33 +160,21 @@ impl<A> Interface<A> {
         }
     }
 
-    /// Closes the port because the interface is no longer its own. Returns the attachment, which stays in case of a mere renaming.
-    fn lose<D: Datapath<Attachment = A>>(
-        &mut self,
-        why: &Cause<'_>,
-        datapath: &mut D,
-        counters: &mut InterfaceCounters,
-    ) -> (Option<Kept<A>>, bool) {
-        let was_open = matches!(self.state, State::Open { .. });
-        if was_open {
-            self.close(why, datapath, counters);
-        }
-        (self.take(), was_open)
-    }
-
     /// Removes and returns the attachment. The state is [`State::Absent`] then.
     pub(super) fn take(&mut self) -> Option<Kept<A>> {
         match std::mem::replace(&mut self.state, State::Absent) {
             State::Closed { index, attachment, .. } | State::Open { index, attachment, .. } => {
-                Some(Kept { index, attachment, name: self.entry.interface.clone() })
+                Some(Kept { index, attachment, name: self.entry.interface.clone(), port: self.entry.name.clone() })
             }
             State::Absent | State::Unprotected { .. } => None,
         }
     }
 
-    /// Sets the port to absent, because no interface has the configured name. Logs that once, except for an added port.
-    pub(super) fn wait_for_interface(&mut self) {
+    /// Sets the port to absent, because no interface has the configured name. Logs that once, except for an added port. `is_missing` is false
+    /// if its interface exists under another name.
+    pub(super) fn wait_for_interface(&mut self, is_missing: bool) {
         self.state = State::Absent;
+        self.is_missing = is_missing;
         let what = format!("waits for its interface: {} does not exist", self.entry.interface);
         match self.entry.added {
             // Not logged: the client that added the port receives the reason and removes the port.
@@ -226,6 +217,7 @@ impl<A> Interface<A> {
     ) {
         match attached {
             Ok(attachment) => {
+                self.is_missing = false;
                 self.state = State::Closed { index: link.index, attachment, wait: Wait::Up };
                 match self.set_up(link, datapath) {
                     // The kernel will report that the interface is up.
@@ -317,12 +309,13 @@ impl<A> Interface<A> {
             *wait = Wait::until(now);
             if has_gone {
                 self.state = State::Absent;
+                self.end(datapath);
             }
         }
     }
 
     /// Closes an open port, which stays attached, and logs the cause.
-    fn close<D: Datapath<Attachment = A>>(
+    pub(super) fn close<D: Datapath<Attachment = A>>(
         &mut self,
         cause: &Cause<'_>,
         datapath: &mut D,

@@ -18,6 +18,8 @@ struct World {
     calls: Vec<String>,
     /// Attachments: the interface's index, and its configured name at the time of attaching.
     attached: BTreeMap<u32, String>,
+    /// Ports whose sessions were ended.
+    ended: Vec<String>,
 }
 
 impl World {
@@ -130,6 +132,10 @@ impl Datapath for Fake {
     fn close(&mut self, entry: &PortEntry, attachment: &mut FakeAttachment) {
         assert!(std::mem::take(&mut attachment.is_open), "only what is open is closed");
         self.world.borrow_mut().calls.push(format!("close {}", entry.interface));
+    }
+
+    fn end(&mut self, entry: &PortEntry) {
+        self.world.borrow_mut().ended.push(entry.name.to_string());
     }
 }
 
@@ -257,6 +263,17 @@ impl Node {
     /// Returns the datapath's calls since the last time.
     fn calls(&mut self) -> Vec<String> {
         std::mem::take(&mut self.fake.world.borrow_mut().calls)
+    }
+
+    /// Returns the ports whose sessions were ended since the last time.
+    fn ended(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.fake.world.borrow_mut().ended)
+    }
+
+    /// Returns the ports whose addresses no host has.
+    fn gone(&self) -> Vec<String> {
+        let gone = self.interfaces.view().into_iter().filter(|view| view.is_gone);
+        gone.map(|view| view.name.to_string()).collect()
     }
 
     fn port(&self, pod: &str) -> &Interface<FakeAttachment> {
@@ -861,4 +878,77 @@ fn an_older_container_of_a_pod_is_held_closed_from_when_a_newer_one_has_its_plac
     node.look();
     assert_eq!(node.attached(), [1], "it was held all the time");
     assert!(node.is_open("x/a"));
+}
+
+#[test]
+fn sessions_end_with_the_interface_and_the_port_is_gone_until_another_comes() {
+    let mut node = Node::open(&[A, B]);
+    assert_eq!(node.gone(), [""; 0]);
+    node.remove("va");
+    assert!(node.look());
+    assert_eq!((node.ended(), node.gone()), (vec!["x/a".to_owned()], vec!["x/a".to_owned()]));
+    assert!(!node.look() && node.ended().is_empty(), "once");
+    node.set("va", 7);
+    assert!(node.look());
+    assert_eq!((node.gone(), node.ended()), (vec![], vec![]));
+    // As a deleted veth: first down, then gone, each in its own message.
+    node.change("va", |link| link.up = false);
+    assert!(node.look());
+    assert_eq!((node.ended(), node.gone()), (vec![], vec![]), "it may come up again");
+    node.remove("va");
+    assert!(node.look());
+    assert_eq!((node.ended(), node.gone()), (vec!["x/a".to_owned()], vec!["x/a".to_owned()]));
+    // Its worker may see that first.
+    node.remove("vb");
+    assert!(node.fail("x/b"));
+    assert_eq!(node.ended(), ["x/b"]);
+    node.look();
+    assert_eq!((node.ended(), node.gone().len()), (vec![], 2));
+}
+
+#[test]
+fn another_interface_of_the_same_name_is_another_pods_and_a_renamed_one_is_the_same() {
+    let mut node = Node::open(&[A]);
+    node.set("va", 7);
+    assert!(node.look());
+    assert_eq!((node.ended(), node.gone()), (vec!["x/a".to_owned()], vec![]));
+    node.rename("va", "elsewhere");
+    node.look();
+    assert_eq!((node.ended(), node.gone()), (vec![], vec![]));
+    node.rename("elsewhere", "va");
+    node.look();
+    assert!(node.is_open("x/a") && node.ended().is_empty());
+    node.rename("va", "elsewhere");
+    node.look();
+    node.remove("elsewhere");
+    assert!(node.look());
+    assert_eq!((node.ended(), node.gone()), (vec!["x/a".to_owned()], vec!["x/a".to_owned()]));
+}
+
+#[test]
+fn sessions_end_with_the_port_and_stay_if_its_configuration_changes() {
+    let mut node = Node::open(&[A, B]);
+    let mut other = entry(A);
+    other.fix_offloads = !other.fix_offloads;
+    node.configure(&[other.clone(), entry(B)]);
+    node.look();
+    assert_eq!((node.ended(), node.gone()), (vec![], vec![]));
+    node.configure(&[other]);
+    assert_eq!(node.ended(), ["x/b"]);
+    // Another container of a pod has its own sessions.
+    let mut node = Node::bare(&[]);
+    node.configure(&[added("one", A, None)]);
+    node.configure(&[added("two", A, None)]);
+    assert_eq!(node.ended(), ["x/a"]);
+}
+
+#[test]
+fn an_interface_is_missing_only_if_the_whole_table_says_so() {
+    let mut node = Node::bare(&[A]);
+    node.is_unanswered = true;
+    node.look();
+    assert_eq!(node.gone(), [""; 0]);
+    node.is_unanswered = false;
+    assert!(node.look());
+    assert_eq!((node.gone(), node.ended()), (vec!["x/a".to_owned()], vec![]));
 }

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use super::LiveState;
 use crate::end_facts::EndFacts;
 use crate::stream::Selector;
+use bulkhead_answers::run;
 
 impl LiveState {
     /// Returns for each attached pod whether policy knows it, or why not.
@@ -58,7 +59,7 @@ impl LiveState {
 
     /// Returns the node's pod CIDRs, and the addresses of its pods.
     pub(crate) fn pod_networks(&self) -> Vec<IpNet> {
-        let blocks = self.own_blocks();
+        let blocks = run::pod_networks(&self.pipeline, &self.node).iter().copied();
         let pods =
             self.tables.interfaces.iter().filter(|interface| matches!(interface.attachment, acl::Attachment::Pod(_)));
         blocks.chain(pods.flat_map(|pod| pod.addresses.iter().copied().map(IpNet::from))).collect()

@@ -22,7 +22,7 @@ pub(super) const fn hubble(reason: DropReason) -> (u32, &'static str) {
         NdFromPod => (176, "FORBIDDEN_ICMPV6_MESSAGE"),
         NoNeighbour | NeighbourQueueFull => (150, "UNKNOWN_L3_TARGET_ADDRESS"),
         UnknownServiceAddress => (151, "STALE_OR_UNROUTABLE_IP"),
-        PortDown | UnknownPort => (152, "NO_MATCHING_LOCAL_CONTAINER_FOUND"),
+        PortDown | UnknownPort | NoSuchPod => (152, "NO_MATCHING_LOCAL_CONTAINER_FOUND"),
         SessionTableFull | SessionQuota | FragmentTableFull => (155, "CT_MAP_INSERTION_FAILED"),
         Ipv6ExtensionLimit => (156, "INVALID_IPV6_EXTENSION_HEADER"),
         NoEndpoint | NoLocalEndpoint | UnknownServicePort => (158, "SERVICE_BACKEND_NOT_FOUND"),

@@ -41,7 +41,7 @@ fn linked_ports() -> Vec<PortConfig> {
 /// Default routes by gateways, with 192.168.0.0/24 and fd00:1::/64 on the uplink's link.
 fn linked_snapshot(generation: u64, ports: Vec<PortConfig>) -> Snapshot {
     let to = |net: &str, to: NextHop| (net.parse().unwrap(), to);
-    let via = |gateway: &str| NextHop { port: UPLINK, gateway: Some(ip(gateway)) };
+    let via = |gateway: &str| NextHop::via(UPLINK, Some(ip(gateway)));
     let mut routes = vec![
         to("0.0.0.0/0", via("192.168.0.254")),
         to("::/0", via("fe80::fe")),

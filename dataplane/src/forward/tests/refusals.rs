@@ -6,6 +6,7 @@ use bulkhead_classifier::{Action, OriginId, Rule, Tables};
 use etherparse::TransportSlice;
 
 use super::*;
+use crate::probe::ProbeKind;
 
 const INGRESS: OriginId = OriginId(8);
 /// The policy that denies all egress to the uplink.
@@ -197,6 +198,86 @@ fn refusals_are_limited_per_port_and_counted() {
     assert!(node.refusal(HOST, &from_host).is_some(), "another port");
     node.wait(SECOND / 10);
     assert!(node.refusal(A, &frame).is_some());
+}
+
+/// Returns a node whose blocks contain addresses that no pod has.
+fn node_of_blocks() -> Node {
+    let mut node = Node::with(Neighbours::new(), snapshot_of_blocks(1, linked_ports()));
+    node.tick();
+    node
+}
+
+/// Returns a reset's flags, sequence and acknowledgement number.
+fn reset_of(frame: &[u8]) -> (u8, u32, u32) {
+    let sliced = SlicedPacket::from_ethernet(frame).unwrap();
+    let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { panic!("TCP expected: {frame:x?}") };
+    (tcp.slice()[13], tcp.sequence_number(), tcp.acknowledgment_number())
+}
+
+#[test]
+fn rfc_9293_an_address_without_a_pod_resets_every_segment_except_resets() {
+    let mut node = node_of_blocks();
+    for (mac, port, src, dst) in [
+        (A_MAC, A, "10.0.0.1", "10.0.0.9"),
+        (A_MAC, A, "fd00::1", "fd00::9"),
+        (GATEWAY_MAC, UPLINK, "8.8.8.8", "10.0.0.9"),
+        (HOST_MAC, HOST, "192.168.0.1", "10.0.0.9"),
+    ] {
+        for (flags, expected) in [
+            (SYN, (RST | ACK, 0, 8)),
+            (FIN, (RST | ACK, 0, 8)),
+            (ACK, (RST, 99, 0)),
+            (SYN | ACK, (RST, 99, 0)),
+            (FIN | ACK, (RST, 99, 0)),
+        ] {
+            let frame = framed(mac, port, &tcp_at((src, 40_000), (dst, 80), flags, (7, 99)));
+            let answer = node.report(port, &frame, None, DropReason::NoSuchPod).unwrap();
+            assert_eq!((destination(&answer), source(&answer)), (mac, own(port)));
+            assert_eq!(reset_of(&answer), expected, "{flags}");
+        }
+        for flags in [RST, RST | ACK] {
+            let frame = framed(mac, port, &tcp_at((src, 40_000), (dst, 80), flags, (7, 99)));
+            assert_eq!(node.report(port, &frame, None, DropReason::NoSuchPod), None);
+        }
+    }
+    let answer = node.report(A, &syn("10.0.0.1", "10.0.0.9", 81, 7, b"fast open"), None, DropReason::NoSuchPod);
+    assert_eq!(reset(&answer.unwrap()), (ip("10.0.0.9"), ip("10.0.0.1"), (81, 40_000), 17));
+}
+
+#[test]
+fn everything_else_to_an_address_without_a_pod_gets_an_error_that_its_program_hears() {
+    let mut node = node_of_blocks();
+    let ping = |src, dst| probe(ProbeKind::IcmpEcho, src, dst, 0).request().unwrap();
+    let sctp = probe(ProbeKind::Sctp, "10.0.0.1", "10.0.0.9", 80).request().unwrap();
+    for (packet, kind, speaker) in [
+        (udp("10.0.0.1", "10.0.0.9", 53), (3, 3), "10.0.0.9"),
+        (udp("fd00::1", "fd00::9", 53), (1, 4), "fd00::9"),
+        (sctp, (3, 3), "10.0.0.9"),
+        (ping("10.0.0.1", "10.0.0.9"), (3, 1), "192.168.0.1"),
+        (ping("fd00::1", "fd00::9"), (1, 3), "fd00:1::1"),
+        (v4("10.0.0.1", "10.0.0.9", 47, 64, &[0; 8]), (3, 1), "192.168.0.1"),
+    ] {
+        let answer = node.report(A, &framed(A_MAC, A, &packet), None, DropReason::NoSuchPod).unwrap();
+        let error = errors::parsed(&answer);
+        assert_eq!((error.kind, error.src, error.quoted), (kind, ip(speaker), packet));
+    }
+    for packet in
+        [error_about(&udp("10.0.0.9", "10.0.0.1", 53), "10.0.0.1", "10.0.0.9"), udp("10.0.0.7", "10.0.0.9", 5)]
+    {
+        assert_eq!(node.report(A, &framed(A_MAC, A, &packet), None, DropReason::NoSuchPod), None);
+    }
+}
+
+#[test]
+fn answers_for_addresses_without_a_pod_can_be_turned_off_and_have_a_limit_of_their_own() {
+    let mut node = node_of_blocks();
+    let frame = syn("10.0.0.1", "10.0.0.9", 81, 1, b"");
+    let sent = (0..21_000).filter(|_| node.report(A, &frame, None, DropReason::NoSuchPod).is_some()).count();
+    assert_eq!((sent, node.forwarder.counters().refusals_suppressed), (20_000, 1000));
+    let silent = snapshot_of_blocks(2, linked_ports()).telling_unreachable(false);
+    let mut node = Node::with(Neighbours::new(), silent);
+    assert!(!Forwarder::<()>::reports(&node.snapshot, DropReason::NoSuchPod));
+    assert_eq!(node.report(A, &frame, None, DropReason::NoSuchPod), None);
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Process {
         let mut store = SessionStore::open(&folder.0).unwrap();
         let config = WorkerConfig { sessions, ..WorkerConfig::default() };
         let affinity = Affinity::new();
-        let workers = Worker::team_in(&mut store, config, workers, &affinity, now).unwrap();
+        let workers = Worker::team_in(&mut store, config, workers, &affinity, &snapshot(), now).unwrap();
         Self { workers, store, affinity, snapshot: snapshot(), now }
     }
 
@@ -118,6 +118,22 @@ fn sessions_outlive_a_killed_process_with_the_same_and_with_another_number_of_wo
         process.now += 80_000 * SECOND;
         assert_eq!(process.send(A, &back(1, ACK)).session, HIT, "the session is still established");
     }
+}
+
+#[test]
+fn a_session_that_was_adopted_ends_with_its_pod_also_before_its_first_packet() {
+    let folder = Scratch::new();
+    let mut process = busy(&folder, 1, 3);
+    let services = services(1, &[(VIP, service(&[backend("10.0.0.1", 80)]))]);
+    process.snapshot = process.snapshot.clone().with_services(Some(Arc::new(services)));
+    assert_eq!(process.send(B, &tcp("10.0.0.2", VIP, 40_000, 8080, SYN)).verdict, Verdict::Forward(A));
+    let now = process.kill();
+    let mut process = Process::start(&folder, 1, now);
+    let worker = &mut process.workers[0];
+    worker.end_port(A);
+    let told: Vec<_> = std::iter::from_fn(|| worker.next_survivor(&mut 100, now)).collect();
+    let of_service = told.iter().find(|told| told.own.0 == ip("10.0.0.2")).unwrap();
+    assert_eq!((told.len(), of_service.other, process.in_use()), (4, (ip(VIP), 8080), 0));
 }
 
 #[test]
@@ -310,8 +326,7 @@ fn a_worker_that_failed_goes_on_with_its_sessions_and_everybody_elses_accounts()
         assert_eq!(process.send(A, &back(client, ACK)).session, HIT);
     }
     // The budget counts them for their ports: after they end, all of it is free.
-    process.workers[0].remove_port(A);
-    process.send(B, &[0x45; 20]);
+    process.workers[0].end_sessions(0, &SessionSelector::default());
     assert_eq!(process.in_use(), 0);
     let now = process.kill();
     assert_eq!(Process::start(&folder, 1, now).store.adoption(), &Adoption::default());

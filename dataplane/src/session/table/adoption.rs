@@ -2,20 +2,22 @@
 
 use super::super::budget::Room;
 use super::super::direction::Direction;
-use super::super::entry::{Entry, Moment, NONE};
+use super::super::entry::{Entry, Moment, NONE, NOWHERE};
 use super::super::index::Index;
 use super::super::links::Links;
 use super::super::lists::Lists;
 use super::super::memory::SessionMemoryError;
 use super::super::store::Stored;
 use super::SessionTable;
-use crate::Decision;
+use crate::{Decision, PortId};
 
 impl SessionTable {
-    /// Adopts an entry. Call it in order of last use. Returns false if the entry has expired or there is no room.
-    pub(crate) fn adopt(&mut self, stored: &Stored, now: u64) -> bool {
+    /// Adopts an entry, with the ports of its forward direction. Call it in order of last use. Returns false if the entry has expired or
+    /// there is no room.
+    pub(crate) fn adopt(&mut self, stored: &Stored, ports: (PortId, PortId), now: u64) -> bool {
         // The clock may have been set back.
         let mut entry = stored.entry;
+        entry.set_ports(ports);
         entry.seen_at = entry.seen_at.min(now);
         entry.set_decided(0, None);
         let key = entry.key();
@@ -66,10 +68,10 @@ impl SessionTable {
         (self.index, self.lists, self.fresh, self.free) = (index, Lists::new(), 0, NONE);
         (self.aliases, self.records) = (0, 0);
         self.lists.know_ports(ports);
-        self.leaving.clear();
+        self.gone.clear();
         let counts = self.counts;
         stored.iter().for_each(|stored| {
-            self.adopt(stored, now);
+            self.adopt(stored, (NOWHERE, NOWHERE), now);
         });
         self.counts = counts;
         if self.endings.is_some() {

@@ -102,21 +102,49 @@ impl SessionTable {
     /// Turns a session that newer tables deny into a refusal that keeps its state, or confirms an earlier cut.
     pub(crate) fn revoke(&mut self, slot: Slot, epoch: u32, decision: &Decision, reason: DropReason, now: Moment) {
         let old = self.entry(slot).class();
+        let is_first = self.cut(slot, old, (epoch, decision), reason, now);
+        self.counts.revoked += u64::from(is_first);
+    }
+
+    /// Ends a session because the host at one of its ends is gone. Its key and its translation stay as a refusal, by which the other end's
+    /// packets are answered. If a new pod has the address, the other end's packets reach it and it answers them itself.
+    pub(crate) fn abandon(&mut self, slot: Slot, epoch: u32, decision: &Decision, now: Moment) {
+        let entry = self.entry_mut(slot);
+        let has_handshake = matches!(entry.key().protocol(), protocol::TCP | protocol::SCTP);
+        let state = if has_handshake { Class::Closed } else { entry.class() };
+        if has_handshake {
+            // The connection is over, and a new one may use its ports.
+            entry.seen.see(Direction::Forward, TcpFlags(TcpFlags::RST));
+        }
+        let is_first = self.cut(slot, state, (epoch, decision), DropReason::NoSuchPod, now);
+        self.counts.removed += u64::from(is_first);
+    }
+
+    /// Turns a session into a refusal, which remembers `state` as the session's. Returns false if it was a refusal before.
+    fn cut(
+        &mut self,
+        slot: Slot,
+        state: Class,
+        (epoch, decision): (u32, &Decision),
+        reason: DropReason,
+        now: Moment,
+    ) -> bool {
+        let old = self.entry(slot).class();
         if self.endings.is_some() {
-            self.tell_end(slot, true);
+            self.tell_end(slot, reason != DropReason::NoSuchPod);
         }
         self.set_decision(slot, epoch, decision);
         let entry = self.entry_mut(slot);
         let is_first = entry.refused().is_none();
         if is_first {
-            entry.set_cut(Some(old));
+            entry.set_cut(Some(state));
         }
         entry.set_refused(Some(reason));
         entry.set_class(Class::Refused);
         entry.forget_plain();
         entry.seen_at = now.time;
         self.move_to(slot, old, Class::Refused, now);
-        self.counts.revoked += u64::from(is_first);
+        is_first
     }
 
     fn set_decision(&mut self, slot: Slot, epoch: u32, decision: &Decision) {

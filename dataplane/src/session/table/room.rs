@@ -5,7 +5,7 @@ use super::super::class::Class;
 use super::super::entry::{NONE, NewSession, Slot};
 use super::SessionTable;
 use super::lives::first_class;
-use crate::{DropReason, PortId, PortKind};
+use crate::{DropReason, PortId};
 
 /// Classes that may be evicted for a new session, in order: refusals, which cost no connection; unanswered UDP; ended connections;
 /// connections that are not established, so that a SYN flood evicts its own; pings, which lose one reply; connections that were probably
@@ -32,16 +32,12 @@ impl SessionTable {
         self.budget.free_half_open()
     }
 
-    /// Ends at most `limit` entries that have expired, whose port was removed, or whose room other tables need.
+    /// Ends at most `limit` entries that have expired or whose room other tables need.
     pub(crate) fn sweep(&mut self, now: u64, limit: usize) {
         if self.followed != self.budget.calls() {
             self.follow_call(now);
         }
         let mut left = limit;
-        while left > 0 && !self.leaving.is_empty() {
-            left -= 1;
-            self.end_one_leaving();
-        }
         for class in Class::ALL {
             while left > 0 && self.end_expired_of(class, now, &mut left) {}
         }
@@ -130,36 +126,6 @@ impl SessionTable {
             self.sweep(now, 1);
         }
         self.budget.room() == Room::Free || self.end_one(&[Class::Refused], now)
-    }
-
-    /// Removes a port. A pod's entries are ended, some with each burst. Sessions of uplink and host stay, because their clients'
-    /// connections continue when the interface returns.
-    pub(crate) fn remove_port(&mut self, port: PortId) {
-        let is_pod = self.kind(port) == PortKind::Pod;
-        if is_pod && port.index() < self.lists.ports() && !self.leaving.contains(&port) {
-            self.leaving.push(port);
-        }
-    }
-
-    /// Adds a port. Remaining entries of an earlier port with the same id are ended now.
-    pub(crate) fn add_port(&mut self, port: PortId) {
-        while self.leaving.contains(&port) {
-            self.end_one_leaving();
-        }
-    }
-
-    fn end_one_leaving(&mut self) {
-        let Some(&port) = self.leaving.first() else { return };
-        let all = Class::ALL.iter().flat_map(|&class| Side::BOTH.map(|side| self.lists.first_of(side, port, class)));
-        match all.into_iter().find(|&slot| slot != NONE) {
-            Some(slot) => {
-                self.counts.removed += u64::from(self.entry(slot).refused().is_none());
-                self.remove(slot);
-            }
-            None => {
-                self.leaving.remove(0);
-            }
-        }
     }
 
     /// Ends an expired entry, or the least recently used one of the first nonempty class, of the port with the most. False if none exists.

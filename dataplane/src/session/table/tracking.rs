@@ -190,14 +190,14 @@ const fn known(number: u32) -> u32 {
     if number == 0 { 1 } else { number }
 }
 
-const fn at(direction: Direction) -> usize {
+pub(super) const fn at(direction: Direction) -> usize {
     match direction {
         Direction::Forward => 0,
         Direction::Reply => 1,
     }
 }
 
-const fn opposite(direction: Direction) -> Direction {
+pub(super) const fn opposite(direction: Direction) -> Direction {
     match direction {
         Direction::Forward => Direction::Reply,
         Direction::Reply => Direction::Forward,

@@ -23,6 +23,11 @@ pub(in crate::vswitch) struct Chain {
 }
 
 impl Chain {
+    /// Creates the chain of a frame that the vswitch itself has written.
+    pub(super) const fn originated(frame: Frame) -> Self {
+        Self { first: frame, rest: Vec::new(), received: None, outcome: None }
+    }
+
     /// Returns the data about this packet that the stream reports if it is lost.
     fn known(&self) -> Known {
         self.outcome.as_deref().map_or(Known::LetThrough, |outcome| Known::Judged(*outcome))
@@ -202,7 +207,7 @@ impl Stage {
         self.ports.put(out, count, frames, &mut self.pool, &mut self.ledger);
     }
 
-    fn hold(&mut self, snapshot: &Snapshot, neighbour: NeighbourId, port: PortId, packet: Chain) {
+    pub(super) fn hold(&mut self, snapshot: &Snapshot, neighbour: NeighbourId, port: PortId, packet: Chain) {
         if let Some(crowded_out) = self.forwarder.hold(snapshot, neighbour, port, packet) {
             self.lose(crowded_out, DropReason::NeighbourQueueFull);
         }
@@ -231,7 +236,7 @@ impl Stage {
     }
 
     /// Sends a packet that the vswitch itself has created. `len` is its length in bytes.
-    fn originate(&mut self, out: PortId, mut frame: Frame, len: usize) {
+    pub(super) fn originate(&mut self, out: PortId, mut frame: Frame, len: usize) {
         self.ledger.counters.originated += 1;
         frame.shorten(len);
         self.put(out, 1, std::iter::once(frame));

@@ -329,6 +329,11 @@ fn scene(reason: DropReason) -> Scene {
             frame[..6].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
             Scene::of(vec![Step::Send(UPLINK, vec![frame])])
         }
+        NoSuchPod => {
+            let mut ports = live_ports();
+            ports[B.index()].is_gone = true;
+            a(&a_to_b(SYN)).with_ports(ports)
+        }
         PortDown => Scene { absent: vec![B], ..a(&a_to_b(SYN)) },
         PacketTooBig => {
             let mut packet = datagram(8000);

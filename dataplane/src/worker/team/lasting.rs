@@ -6,11 +6,12 @@ use ahash::RandomState;
 
 use super::{Affinity, Pending, Worker, WorkerConfig};
 use crate::session::{Budget, SessionMemoryError};
-use crate::{SessionStore, SessionStoreError};
+use crate::session::{NOWHERE, Stored};
+use crate::{PortId, PortKind, SessionStore, SessionStoreError, Snapshot};
 
 impl Worker {
     /// Creates workers like [`Worker::team`], with sessions in files, and adopts the sessions of an earlier process. The affinity assigns
-    /// them to workers. `now` is in nanoseconds since 1970.
+    /// them to workers, and the snapshot their ports, so that they end with their pods. `now` is in nanoseconds since 1970.
     ///
     /// # Errors
     /// If the files cannot be written or there is not enough address space.
@@ -19,6 +20,7 @@ impl Worker {
         config: WorkerConfig,
         workers: usize,
         affinity: &Affinity,
+        snapshot: &Snapshot,
         now: u64,
     ) -> Result<Vec<Self>, SessionStoreError> {
         let budget = Arc::new(Budget::new(&config.sessions, workers));
@@ -32,6 +34,8 @@ impl Worker {
         if let Some(worker) = team.first_mut() {
             worker.counters.clients.remembered = store.adoption().clients;
         }
+        let kinds = || snapshot.ports().iter().map(|port| port.kind);
+        team.iter_mut().for_each(|worker| worker.sessions.know_ports(kinds()));
         let mut stored = store.take();
         let found = stored.len();
         stored.retain(|stored| team.first().is_some_and(|worker| !worker.sessions.is_over(stored, now)));
@@ -39,7 +43,7 @@ impl Worker {
         let skipped = stored.len().saturating_sub(config.sessions.capacity);
         let adopted = stored[skipped..].iter().filter(|stored| {
             let owner = affinity.worker_of_session(&stored.key(), workers);
-            team[owner].sessions.adopt(stored, now)
+            team[owner].sessions.adopt(stored, ports(snapshot, stored), now)
         });
         let adopted = adopted.count();
         store.adoption_mut().adopted = adopted as u64;
@@ -59,4 +63,17 @@ impl Worker {
         self.audits.clear();
         Ok(())
     }
+}
+
+/// Returns the ports of a session's forward direction by its addresses. [`NOWHERE`] for a port that the snapshot does not tell: the session
+/// then gets it with its first packet.
+fn ports(snapshot: &Snapshot, stored: &Stored) -> (PortId, PortId) {
+    let [source, destination] = stored.ends();
+    let same_kind = || match stored.in_kind() {
+        PortKind::Pod => None,
+        PortKind::Uplink => snapshot.uplink(),
+        PortKind::Host => snapshot.host(),
+    };
+    let in_port = snapshot.owner(source).or_else(same_kind);
+    (in_port.unwrap_or(NOWHERE), snapshot.routes().lookup(destination).unwrap_or(NOWHERE))
 }

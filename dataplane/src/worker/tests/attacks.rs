@@ -343,7 +343,10 @@ fn a_new_connection_in_place_of_one_that_was_cut_is_a_new_one() {
 fn removing_a_port_ends_its_sessions_and_what_they_count_for() {
     let mut bed = Bed::with(live());
     let remove = |bed: &mut Bed, port| {
-        bed.worker.remove_port(port);
+        bed.worker.end_port(port);
+        while bed.worker.has_gone() {
+            bed.worker.next_survivor(&mut 1, bed.now);
+        }
         bed.send(B, &[]);
     };
     let open = |bed: &mut Bed| {
@@ -360,7 +363,7 @@ fn removing_a_port_ends_its_sessions_and_what_they_count_for() {
     assert_eq!(bed.worker.sessions_in_use(), 100, "B's own pings");
     let sessions = bed.worker.counters().sessions();
     assert_eq!((sessions.removed, sessions.expired, sessions.recycled), (200, 0, 0));
-    assert_eq!(bed.verdict(UPLINK, &tcp("8.8.8.8", "10.0.0.1", 443, 7, SYN | ACK)), GONE);
+    assert_eq!(bed.verdict(UPLINK, &tcp("8.8.8.8", "10.0.0.1", 443, 7, SYN | ACK)), dropped(DropReason::NoSuchPod));
     remove(&mut bed, B);
     // Opens all sessions again: no removed one counts any more.
     open(&mut bed);
@@ -373,18 +376,22 @@ fn a_port_with_the_number_of_an_older_one_begins_without_that_ones_sessions() {
     for sport in 0..2000 {
         assert_eq!(bed.send(A, &tcp("10.0.0.1", "8.8.8.8", sport, 443, SYN)).session, NEW);
     }
-    bed.worker.remove_port(A);
+    bed.worker.end_port(A);
     bed.worker.add_port(A);
     assert_eq!(bed.worker.sessions_in_use(), 0);
     assert_eq!(bed.send(A, &tcp("10.0.0.1", "8.8.8.8", 1, 443, SYN)).session, NEW);
-    bed.send(B, &[]);
-    assert_eq!(bed.worker.sessions_in_use(), 1);
+    let told = std::iter::from_fn(|| bed.worker.next_survivor(&mut 5000, bed.now)).count();
+    assert_eq!(
+        (told, bed.worker.sessions_in_use()),
+        (2000, 1),
+        "each other end is to be notified, and the new session stays"
+    );
 }
 
 #[test]
 fn the_uplink_keeps_its_connections_while_its_interface_is_away() {
     let mut bed = established(live());
-    bed.worker.remove_port(UPLINK);
+    bed.worker.end_port(UPLINK);
     bed.worker.add_port(UPLINK);
     assert!(is_established(&mut bed));
 }

@@ -6,6 +6,7 @@ mod audit;
 mod errors;
 mod fragments;
 mod generations;
+mod gone;
 mod live;
 mod masquerade;
 mod neighbours;

@@ -485,7 +485,7 @@ fn translated_sessions_outlive_the_process() {
     let mut bed = established();
     let make = |now| {
         let mut store = SessionStore::open(&folder).unwrap();
-        let team = Worker::team_in(&mut store, config, 1, &affinity, now).unwrap();
+        let team = Worker::team_in(&mut store, config, 1, &affinity, &snapshot(), now).unwrap();
         (store, team.into_iter().next().unwrap())
     };
     let (store, worker) = make(bed.now);
@@ -519,7 +519,7 @@ fn a_client_keeps_its_backend_over_restarts_as_long_as_service_port_and_backend_
         drop(std::mem::replace(&mut bed.worker, Worker::new(config)));
         bed.wait(60);
         let mut store = SessionStore::open(&folder).unwrap();
-        bed.worker = Worker::team_in(&mut store, config, 1, &affinity, bed.now).unwrap().remove(0);
+        bed.worker = Worker::team_in(&mut store, config, 1, &affinity, &snapshot(), bed.now).unwrap().remove(0);
         store.adoption().clone()
     };
     let mut sport = 1000;

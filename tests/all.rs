@@ -55,6 +55,7 @@ mod e2e_differential;
 mod e2e_explain_live;
 mod e2e_flow_cache;
 mod e2e_frames;
+mod e2e_gone;
 mod e2e_host_port;
 mod e2e_hubble;
 mod e2e_hubble_tls;

@@ -1,7 +1,7 @@
 //! Ports that a CNI plugin adds at the admin socket. The tests send the plugin's requests themselves.
 
 use crate::require;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -201,6 +201,27 @@ fn the_first_packet_after_the_answer_is_forwarded_and_judged_by_the_policies_of_
     let kept = ask(&lab.socket(), "retain_ports", &json!({"keep": []})).unwrap();
     assert_eq!(kept, json!({"removed": ["default/c"]}));
     assert!(lab.ask(&["status"]).1.contains("ports: 1 of 1 open\n"), "those of the configuration stay");
+    lab.stop();
+}
+
+#[test]
+fn a_peer_that_waits_for_a_pods_data_is_told_when_the_plugin_removes_the_pods_port() {
+    require!("ip");
+    let mut lab = Lab::new();
+    lab.pod("a", "{app: a}");
+    lab.container("b", "{app: b}");
+    lab.start("");
+    lab.add("b").unwrap();
+    echo(lab.get("b"), 7777);
+    let mut stream = connect(lab.get("a"), lab.get("b"), 7777, PATIENCE).unwrap();
+    settle(&mut stream);
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let reading = std::thread::spawn(move || stream.read(&mut [0]).map_err(|error| error.kind()));
+    assert!(lab.remove("b"));
+    assert_eq!(reading.join().unwrap(), Err(ErrorKind::ConnectionReset));
+    // The object is still there, and its pod has no port.
+    let refused = connect(lab.get("a"), lab.get("b"), 7777, Duration::from_secs(20)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     lab.stop();
 }
 

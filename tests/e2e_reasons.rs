@@ -209,6 +209,7 @@ fn unwanted(lab: &Lab, a: &Sender) -> Vec<Case> {
         a.to("no_endpoint", &probe(Tcp, a4, EMPTY, 8080), EMPTY, "8080/TCP"),
         a.to("unknown_service_port", &probe(Tcp, a4, EMPTY, 9), EMPTY, "9/TCP"),
         a.to("unknown_service_address", &probe(Tcp, a4, NOBODYS, 9), NOBODYS, "9/TCP"),
+        a.to("no_such_pod", &udp(a4, "10.244.1.99", 80), "10.244.1.99", "80/UDP"),
         a.to("no_neighbour", &udp(a4, "172.18.0.77", 80), "172.18.0.77", "80/UDP"),
         Case {
             frames: vec![a.ip(&udp(a4, "172.18.0.78", 80)); 40],

@@ -101,6 +101,46 @@ fn no_packet_of_the_old_verdict_arrives_after_a_change_is_in_force_and_none_is_d
     lab.stop();
 }
 
+#[test]
+fn changes_that_leave_bulk_connections_allowed_leave_them_in_the_kernel() {
+    require!("ping");
+    only_with_tc!();
+    const CHANGES: usize = 10;
+    let mut lab = Lab::new();
+    for name in ["client", "server", "marker"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    lab.start(&from("client"));
+    let (client, server) = (lab.get("client"), lab.get("server"));
+    let flows =
+        [(5001, false), (5002, true), (5003, false)].map(|(port, is_v6)| Bulk::start(client, server, port, is_v6));
+    flows.iter().for_each(|bulk| bulk.flows("it flows"));
+    // Longer than a flow's first lease, after which a worker has renewed it.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let counts = |lab: &mut Lab| {
+        let summary = lab.summary();
+        ["/workers/0/received", "/flow_cache/forwarded"].map(|at| summary.pointer(at).unwrap().as_u64().unwrap())
+    };
+    let other = |number: usize| {
+        let spec = format!(
+            "{{podSelector: {{matchLabels: {{app: server}}}}, policyTypes: [Ingress], ingress: \
+             [{{from: [{{ipBlock: {{cidr: 192.0.2.{number}/32}}}}]}}]}}"
+        );
+        policy("other", &spec)
+    };
+    let before = counts(&mut lab);
+    for number in 0..CHANGES {
+        lab.apply(&(from("client") + &other(number)));
+    }
+    let after = counts(&mut lab);
+    flows.iter().for_each(|bulk| bulk.flows("it goes on"));
+    let [by_worker, by_kernel] = [0, 1].map(|at| after[at] - before[at]);
+    println!("{CHANGES} changes: {by_worker} packets to the worker, {by_kernel} forwarded by the kernel");
+    assert!(by_kernel > 1_000 && by_worker < by_kernel / 10, "{by_worker} of {by_kernel}");
+    let summary = lab.stop();
+    assert_eq!(summary["sessions"]["revoked"], 0, "{summary:#}");
+}
+
 /// Renames an interface. Older kernels require that it is down.
 fn rename(lab: &Lab, from: &str, to: &str) {
     lab.node.ip(&format!("link set {from} down"));

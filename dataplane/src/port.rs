@@ -75,6 +75,11 @@ pub struct PortConfig {
 }
 
 impl PortConfig {
+    /// Whether frames reach both ports' peers alike: the ports have the same name, kind, MAC addresses and link.
+    pub(crate) fn is_reached_like(&self, other: &Self) -> bool {
+        (&self.name, self.kind, self.mac, self.link) == (&other.name, other.kind, other.mac, other.link)
+    }
+
     /// Returns a port without addresses, MAC address, tables and link. It is closed.
     pub fn new(name: impl Into<Arc<str>>, kind: PortKind) -> Self {
         let (name, addresses) = (name.into(), Vec::new());

@@ -48,8 +48,8 @@ impl<T> Publisher<T> {
     }
 
     /// Replaces the value, and frees old ones that no reader holds.
-    pub(crate) fn publish(&mut self, next: T) {
-        let old = self.shared.cell.swap(Arc::new(next));
+    pub(crate) fn publish(&mut self, next: impl Into<Arc<T>>) {
+        let old = self.shared.cell.swap(next.into());
         self.shared.version.fetch_add(1, Ordering::Release);
         self.retired.push(old);
         self.collect();

@@ -17,12 +17,13 @@ mod policy;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bulkhead_control::object::Denied;
 use bulkhead_control::pipeline::AuditedPolicy;
-use bulkhead_dataplane::io::KernelFlows;
+use bulkhead_dataplane::io::{ForwardedFlow, KernelFlows};
+use bulkhead_dataplane::vswitch::Vswitch;
 use bulkhead_dataplane::{PortId, Publisher, Services, Snapshot};
 use ipnet::IpNet;
 use prometheus_client::metrics::histogram::Histogram;
@@ -38,6 +39,10 @@ pub(super) use policy::{Enforced, Policy, Takeover};
 
 /// Time until a failed publication is retried. The cause may be a temporary lack of memory.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// The longest time for which a change waits until the workers have judged the kernel's flows again: half of the 100 ms within which it takes
+/// effect. A worker judges 20,000 flows meanwhile.
+const JUDGING: Duration = Duration::from_millis(50);
 
 /// A change that could not be published and is retried.
 #[derive(Debug)]
@@ -89,6 +94,8 @@ pub(super) struct Composer {
     inner: Mutex<Inner>,
     publisher: Publisher,
     flow_cache: Option<Arc<dyn KernelFlows>>,
+    /// The workers that judge the kernel's flows again. Not set before they run.
+    vswitch: OnceLock<Weak<Vswitch>>,
     event_to_enforced: Histogram,
 }
 
@@ -126,7 +133,13 @@ impl Composer {
             cache.enter(&first);
         }
         publisher.publish(first)?;
-        Ok(Self { inner: Mutex::new(inner), publisher, flow_cache, event_to_enforced: Histogram::new(BUCKETS) })
+        Ok(Self {
+            inner: Mutex::new(inner),
+            publisher,
+            flow_cache,
+            vswitch: OnceLock::new(),
+            event_to_enforced: Histogram::new(BUCKETS),
+        })
     }
 
     /// Returns the publisher from which workers read the snapshot in force.
@@ -265,10 +278,36 @@ impl Composer {
     /// flows continue as that process allowed them.
     pub(super) fn enter_flows(&self) {
         let mut inner = self.lock();
-        if std::mem::take(&mut inner.keeps_flows)
-            && let Some(cache) = &self.flow_cache
-        {
-            cache.enter(&self.publisher.current());
+        if std::mem::take(&mut inner.keeps_flows) {
+            let current = self.publisher.current();
+            let idle = self.change_flows(&current);
+            self.judge_flows(&current, &idle);
+        }
+    }
+
+    /// Lets these workers judge the kernel's flows again when a change may end them.
+    pub(super) fn judge_flows_by(&self, vswitch: &Arc<Vswitch>) {
+        // Has an effect only once.
+        let _ = self.vswitch.set(Arc::downgrade(vswitch));
+    }
+
+    /// Ends the kernel's flows that the next snapshot may deny, after the workers have confirmed those in use that it allows. Otherwise all
+    /// packets of bulk connections would go to the workers for a while at each change. Returns the flows that have ended without a
+    /// judgement, because they are not in use.
+    fn change_flows(&self, next: &Arc<Snapshot>) -> Vec<ForwardedFlow> {
+        let Some(cache) = &self.flow_cache else { return Vec::new() };
+        cache.expect(next);
+        let (mut used, in_use) = cache.ending(next);
+        let idle = used.split_off(in_use);
+        self.judge_flows(next, &used);
+        cache.enter(next);
+        idle
+    }
+
+    /// Lets the workers confirm those of the flows that the snapshot allows.
+    fn judge_flows(&self, snapshot: &Arc<Snapshot>, flows: &[ForwardedFlow]) {
+        if let Some(vswitch) = self.vswitch.get().and_then(Weak::upgrade) {
+            vswitch.judge_again(snapshot, flows, Instant::now() + JUDGING);
         }
     }
 
@@ -342,11 +381,11 @@ impl Composer {
         let current = self.publisher.current();
         let generation = current.generation() + 1;
         let snapshot = inner.compose(generation)?.after(&current);
+        let snapshot = Arc::new(snapshot);
         // Before the workers get the snapshot, so that flows which they add by the old tables stay unused.
-        if let Some(cache) = self.flow_cache.as_ref().filter(|_| !inner.keeps_flows) {
-            cache.enter(&snapshot);
-        }
-        self.publisher.publish(snapshot)?;
+        let idle = if inner.keeps_flows { Vec::new() } else { self.change_flows(&snapshot) };
+        self.publisher.publish(Arc::clone(&snapshot))?;
+        self.judge_flows(&snapshot, &idle);
         Ok(generation)
     }
 }
@@ -515,6 +554,8 @@ mod tests {
             false
         }
 
+        fn confirm(&self, _: &CachedFlow) {}
+
         fn await_handshake(&self, _: FlowHandshake, _: u32) {}
 
         fn has_ended(&self, _: FlowHandshake) -> bool {
@@ -543,6 +584,12 @@ mod tests {
     }
 
     impl KernelFlows for Recorded {
+        fn expect(&self, _: &Snapshot) {}
+
+        fn ending(&self, _: &Snapshot) -> (Vec<ForwardedFlow>, usize) {
+            (Vec::new(), 0)
+        }
+
         fn enter(&self, _: &Snapshot) {
             self.entered.fetch_add(1, Ordering::Relaxed);
         }

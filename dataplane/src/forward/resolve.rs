@@ -68,6 +68,18 @@ impl<T> Forwarder<T> {
         self.way_to(snapshot, from, out, destination).filter(|_| is_expected)
     }
 
+    /// Like [`way`](Self::way), for packets that were received with these MAC addresses, destination first.
+    pub(crate) fn way_of(
+        &self,
+        snapshot: &Snapshot,
+        (from, out): (PortId, PortId),
+        received: &[u8; 12],
+        destination: IpAddr,
+    ) -> Option<Way> {
+        let is_expected = self.sides.get(from.index())?.has_sent(received);
+        self.way_to(snapshot, from, out, destination).filter(|_| is_expected)
+    }
+
     /// Returns the parameters for sending packets to this address. `None` if its MAC address is unknown.
     pub(crate) fn way_to(&self, snapshot: &Snapshot, from: PortId, out: PortId, destination: IpAddr) -> Option<Way> {
         let (from, to) = (self.sides.get(from.index())?, self.sides.get(out.index())?);

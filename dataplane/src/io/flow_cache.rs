@@ -10,8 +10,11 @@
 //!
 //! The session table is authoritative. A cached flow repeats a worker's decision about one packet. It is valid for a short lease
 //! ([`CachedFlow::lease`]) and for one epoch of each of its two ports. After the lease, the next packet goes to a worker, which finds
-//! the session, keeps it alive and adds the flow again. So an ended session or a lost entry needs no message, and a change of a port or its
-//! policy ends the port's flows immediately.
+//! the session, keeps it alive and adds the flow again. So an ended session or a lost entry needs no message.
+//!
+//! A change of a port or its policy ends the port's flows. Before that, workers judge the flows by the next snapshot without their
+//! packets ([`KernelFlows::ending`]) and confirm those that it allows ([`FlowCache::confirm`]). The alternative, to judge the next packet of
+//! each, sends bulk connections to the workers, which cannot carry them.
 //!
 //! A cache that can copy packets sends a copy to the worker before the lease ends, and the worker renews the flow
 //! ([`FlowCache::renew`]). A flow in use then never returns to the worker, which could not carry a bulk connection.
@@ -124,6 +127,19 @@ pub enum FlowChangeKind {
     Reset,
 }
 
+/// A flow that the cache forwards: what a worker needs to judge it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForwardedFlow {
+    /// The ingress and egress port's slots.
+    pub slots: [FlowSlot; 2],
+    /// The ingress port.
+    pub from: PortId,
+    /// The flow's addresses and ports before translation.
+    pub flow: Flow,
+    /// The received packets' MAC addresses, destination first.
+    pub received: [u8; 12],
+}
+
 /// A forwarder of known flows in front of the workers.
 pub trait FlowCache: std::fmt::Debug + Send + Sync {
     /// Whether the cache can send packets out of the port.
@@ -136,6 +152,10 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
     /// returns false and changes nothing.
     fn renew(&self, flow: &CachedFlow) -> bool;
 
+    /// Makes a flow that an older snapshot allowed valid for this snapshot too, if the cache has it exactly as given here, except for its
+    /// epochs, times and [`CachedFlow::start`], which stay. Otherwise changes nothing.
+    fn confirm(&self, flow: &CachedFlow);
+
     /// Prepares a handshake, which ends with a segment of this acknowledgement number. Must precede adding its flows.
     fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32);
 
@@ -145,7 +165,7 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
     /// Returns how many packets the cache has left to the workers because the latch was closed.
     fn passed(&self, latch: FlowLatch) -> u64;
 
-    /// Returns how often [`moved`](Self::moved) was called for the port in its current epoch, modulo 65,536.
+    /// Returns how often [`moved`](Self::moved) was called for the port since it was opened, modulo 65,536.
     fn moves(&self, port: PortId) -> u16;
 
     /// Ends all flows from and to the port, because a neighbour's MAC address changed or sessions ended. Flows added with an earlier
@@ -161,8 +181,14 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
 
 /// The control thread's view of a flow cache in the kernel.
 pub trait KernelFlows: FlowCache {
-    /// Ends the flows of all ports whose epochs the snapshot changes ([`Snapshot::after`]). Must be called before publishing the
-    /// snapshot, so that flows added by the old snapshot stay unused.
+    /// Prepares for workers that confirm flows for a snapshot which is about to be published.
+    fn expect(&self, snapshot: &Snapshot);
+
+    /// Returns the flows that [`enter`](Self::enter) would end, first those in use, and the number of these.
+    fn ending(&self, snapshot: &Snapshot) -> (Vec<ForwardedFlow>, usize);
+
+    /// Ends the flows that older snapshots allowed and nobody has confirmed ([`FlowCache::confirm`]), of all ports whose epochs the snapshot
+    /// changes ([`Snapshot::after`]). Must be called before publishing the snapshot, so that flows added by the old snapshot stay unused.
     fn enter(&self, snapshot: &Snapshot);
 
     /// Ends all flows from and to a port until [`enter`](Self::enter) sees another epoch of it.

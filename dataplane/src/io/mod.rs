@@ -49,7 +49,7 @@ pub use capture_writer::CaptureWriter;
 pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
 pub use flow_cache::{
     CachedFlow, CachedTraffic, FlowCache, FlowChange, FlowChangeKind, FlowHandshake, FlowLatch, FlowSlot, FlowStart,
-    HANDSHAKES, Initiator, KernelFlows, RENEWED_IN_LAST,
+    ForwardedFlow, HANDSHAKES, Initiator, KernelFlows, RENEWED_IN_LAST,
 };
 #[cfg(target_os = "linux")]
 pub use frame_pool::FramePool;

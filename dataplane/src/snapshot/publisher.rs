@@ -35,7 +35,8 @@ impl Publisher {
     ///
     /// # Errors
     /// [`PublishError`] unless its generation is higher than the current one, or equal with a higher epoch of Services.
-    pub fn publish(&self, next: Snapshot) -> Result<(), PublishError> {
+    pub fn publish(&self, next: impl Into<Arc<Snapshot>>) -> Result<(), PublishError> {
+        let next = next.into();
         let mut swap = self.swap();
         let now = swap.current();
         let is_later =

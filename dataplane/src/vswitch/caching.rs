@@ -24,8 +24,10 @@ use openings::Openings;
 use super::stage::Chain;
 use super::stream::StreamWriter;
 use crate::forward::Forwarder;
-use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot, FlowStart, RENEWED_IN_LAST, Translation};
+use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot, FlowStart, ForwardedFlow, RENEWED_IN_LAST, Translation};
+use crate::packet::{self, LinkType};
 use crate::translations::Translated;
+use crate::worker::JudgedFlow;
 use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
 
 /// Hits sampled per burst, and thus the maximum number of system calls (1.3 to 1.7 µs each): a twentieth of the time for sending a full
@@ -276,6 +278,45 @@ impl Caching {
         }
     }
 
+    /// Confirms a flow in the kernel if the next snapshot allows it by the same way. Changes neither the session nor the forwarder.
+    pub(super) fn judge_again(&self, about: &About<'_>, next: &Snapshot, forwarded: &ForwardedFlow) -> Option<()> {
+        let ForwardedFlow { slots: [from, to], from: in_port, flow, received } = *forwarded;
+        let JudgedFlow { out, translation, decision } = about.engine.judge_flow(next, &flow, in_port)?;
+        let ports = [in_port, out];
+        let slot = |port: PortId| self.slots.get(port.index()).copied().flatten();
+        // The forwarder knows the ports of the snapshot in force.
+        let is_reached_alike = |id: PortId| {
+            let both = about.snapshot.port(id).zip(next.port(id));
+            both.is_some_and(|(old, new)| old.is_reached_like(new))
+        };
+        if ports.map(slot) != [Some(from), Some(to)] || !ports.into_iter().all(is_reached_alike) {
+            return None;
+        }
+        if about.stream.is_some_and(|stream| stream.keeps_from_cache(|| Some(flow), translation.as_ref())) {
+            return None;
+        }
+        let destination = translation.as_ref().map_or(flow.dst, |sent| sent.dst);
+        let way = about.forwarder.way_of(next, (in_port, out), &received, destination)?;
+        self.cache.confirm(&CachedFlow {
+            from,
+            to,
+            flow,
+            received,
+            sent: way.addresses,
+            is_hop: way.is_hop,
+            translation,
+            longest: u16::try_from(way.longest).unwrap_or(u16::MAX),
+            origin: decision.origin,
+            ports,
+            epochs: ports.map(|port| next.epoch(port)),
+            moves: ports.map(|port| self.moves_of(port)),
+            lease: 0,
+            timeout: 0,
+            start: FlowStart::Latch(FlowLatch(0)),
+        });
+        Some(())
+    }
+
     /// Returns the ports and the translation of a packet's flow. `None` if the flow may not be cached.
     fn flow_way(&self, about: &About<'_>, packet: &Received<'_>, judged: &Judged) -> Option<FlowWay> {
         // Packets that leave by their ingress slot stay with the worker: in tests, the kernel did not send them back there.
@@ -285,7 +326,8 @@ impl Caching {
             return None;
         }
         let translation = translated.map(|translated| translated.sent());
-        let is_kept = about.stream.is_some_and(|stream| stream.keeps_from_cache(packet, translation.as_ref()));
+        let flow = || packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).flow;
+        let is_kept = about.stream.is_some_and(|stream| stream.keeps_from_cache(flow, translation.as_ref()));
         (!is_kept).then_some(FlowWay { from, to, out, translation })
     }
 

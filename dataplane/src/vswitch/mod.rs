@@ -51,7 +51,7 @@ mod worker_loop;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -61,11 +61,11 @@ pub use stepped::SteppedWorker;
 pub use tap::{Captured, Tap};
 
 use crate::forward::Neighbours;
-use crate::io::{FlowChange, FlowSlot, FramePool, Port};
+use crate::io::{FlowChange, FlowSlot, ForwardedFlow, FramePool, Port};
 use crate::session::Budget;
 use crate::{
     Adoption, Affinity, AuditTap, EndedSessions, PortId, Publisher, SessionInfo, SessionPage, SessionSelector,
-    SessionStore,
+    SessionStore, Snapshot,
 };
 use assembly::spawn;
 use bell::Bell;
@@ -99,6 +99,8 @@ pub(crate) enum Command {
     EndSessions(u32, SessionSelector, Sender<EndedSessions>),
     /// Attaches a stream writer, or detaches the current one with `None`.
     Stream(Option<Box<StreamWriter>>),
+    /// Confirms the flows in the kernel that the next snapshot allows. Sends a message when that is done.
+    JudgeAgain(Arc<Snapshot>, Arc<[ForwardedFlow]>, Sender<()>),
     /// Brings sessions up to date with these changes of their flows.
     Learn(Arc<[FlowChange]>),
     /// Reports audited connections to this tap.
@@ -251,7 +253,7 @@ impl Vswitch {
         let (answer, confirmed) = crossbeam_channel::bounded(self.workers.len());
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Confirm(answer.clone())));
         drop(answer);
-        let deadline = std::time::Instant::now() + ANSWER;
+        let deadline = Instant::now() + ANSWER;
         self.workers.iter().all(|_| confirmed.recv_deadline(deadline).is_ok())
     }
 
@@ -287,6 +289,23 @@ impl Vswitch {
             }
         }
         true
+    }
+
+    /// Lets the workers confirm the flows in the kernel that the next snapshot allows, in the given order, until this time at the latest.
+    pub fn judge_again(&self, next: &Arc<Snapshot>, flows: &[ForwardedFlow], deadline: Instant) {
+        /// A flow takes about 2 µs, so packets wait at most half a millisecond.
+        const PORTION: usize = 1 << 8;
+        for portion in flows.chunks(PORTION) {
+            let portion: Arc<[ForwardedFlow]> = portion.into();
+            let (tell, done) = crossbeam_channel::bounded(self.workers.len());
+            for worker in 0..self.workers.len() {
+                self.tell(worker, Command::JudgeAgain(Arc::clone(next), Arc::clone(&portion), tell.clone()));
+            }
+            drop(tell);
+            if self.workers.iter().any(|_| done.recv_deadline(deadline).is_err()) {
+                return;
+            }
+        }
     }
 
     /// Tells the workers what the flow cache saw of TCP connections while no worker was alive, in portions, so that packets wait less than a
@@ -337,7 +356,7 @@ impl Vswitch {
         let (done, halted) = crossbeam_channel::bounded(self.workers.len());
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Halt(done.clone())));
         drop(done);
-        let deadline = std::time::Instant::now() + ANSWER;
+        let deadline = Instant::now() + ANSWER;
         while halted.recv_deadline(deadline).is_ok() {}
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Stop));
         let threads = self.workers.drain(..).filter_map(|worker| worker.thread);

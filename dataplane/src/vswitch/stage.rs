@@ -25,14 +25,14 @@ use crossbeam_channel::Sender;
 
 use super::arrivals::Arrivals;
 use super::bell::Bell;
-use super::caching::Caching;
+use super::caching::{About, Caching};
 use super::lane::{Incoming, Outgoing};
 use super::ledger::Ledger;
 use super::ports::Ports;
 use super::stream::StreamWriter;
 use super::{Tap, VswitchEvent, WorkerCounters};
 use crate::forward::Forwarder;
-use crate::io::{FlowCache, FlowChange, FlowSlot, Frame, FramePool, Port, Umem};
+use crate::io::{FlowCache, FlowChange, FlowSlot, ForwardedFlow, Frame, FramePool, Port, Umem};
 use crate::{
     Affinity, AuditTap, BURST, DropReason, EndedSessions, Judged, PortId, SessionPage, SessionSelector, Snapshot,
     Worker,
@@ -231,6 +231,14 @@ impl Stage {
 
     pub(super) fn learn(&mut self, changes: &[FlowChange], now: u64) {
         changes.iter().for_each(|change| self.engine.learn(change, now));
+    }
+
+    /// Confirms the flows in the kernel that the next snapshot allows. `snapshot` is the one in force.
+    pub(super) fn judge_again(&mut self, snapshot: &Snapshot, next: &Snapshot, flows: &[ForwardedFlow], now: u64) {
+        self.forwarder.begin(snapshot, now);
+        let Self { caching: Some(caching), engine, forwarder, ledger, .. } = self else { return };
+        let about = About { engine, forwarder, snapshot, now, stream: ledger.stream.as_deref() };
+        flows.iter().for_each(|flow| _ = caching.judge_again(&about, next, flow));
     }
 
     pub(super) fn tell_audits_to(&mut self, tap: AuditTap) {

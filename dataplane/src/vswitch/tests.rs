@@ -3,6 +3,7 @@
 mod caching;
 mod fragments;
 mod gone;
+mod judging;
 mod openings;
 mod reasons;
 mod renewals;

@@ -116,6 +116,12 @@ impl WorkerLoop {
                 Ok(Command::Remove(id)) => self.stage.remove(id),
                 Ok(Command::End(id)) => self.stage.end(id),
                 Ok(Command::Stream(stream)) => self.stage.set_stream(stream),
+                Ok(Command::JudgeAgain(next, flows, done)) => {
+                    self.stage.begin();
+                    self.stage.judge_again(self.reader.load(), &next, &flows, self.clock.now());
+                    // The control thread may have stopped waiting.
+                    let _ = done.send(());
+                }
                 Ok(Command::Learn(changes)) => self.stage.learn(&changes, self.clock.now()),
                 Ok(Command::Audit(tap)) => self.stage.tell_audits_to(tap),
                 Ok(Command::Halt(done)) => {

@@ -154,7 +154,7 @@ impl Worker {
                 return self.start_any(burst, at, ip, new);
             }
             // The new tables judge the refused direction. The packet only passes as its reply.
-            if let Some((in_port, port)) = self.forward_in_port(burst.snapshot, claim) {
+            if let Some((in_port, port)) = self.forward_in_port(burst.snapshot, claim.slot, &claim.forward) {
                 let (from_low, direction) = (!new.from_low, Direction::Reply);
                 let rewrite = self.sessions.rewrite(claim.slot);
                 let turned = NewSession { from_low, direction, in_port, in_kind: port, decision, rewrite, ..new };
@@ -222,7 +222,7 @@ impl Worker {
     fn renew(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
         let snapshot = burst.snapshot;
         let arrived = burst.in_port(at);
-        let Some((in_port, _)) = self.forward_in_port(snapshot, claim) else {
+        let Some((in_port, _)) = self.forward_in_port(snapshot, claim.slot, &claim.forward) else {
             return self.renew_without_initiator(burst, at, claim);
         };
         let forward = &claim.forward;
@@ -272,13 +272,18 @@ impl Worker {
 
     /// Returns the port that receives the session's forward direction in this snapshot, and its kind. Port ids may have changed, but not
     /// the kind, so a session of the uplink never becomes one of the node. `None` if the port no longer exists.
-    fn forward_in_port(&self, snapshot: &Snapshot, claim: &Claim) -> Option<(PortId, PortKind)> {
-        let same_kind = || match self.sessions.entry(claim.slot).in_kind() {
+    pub(super) fn forward_in_port(
+        &self,
+        snapshot: &Snapshot,
+        slot: Slot,
+        forward: &Flow,
+    ) -> Option<(PortId, PortKind)> {
+        let same_kind = || match self.sessions.entry(slot).in_kind() {
             PortKind::Pod => None,
             PortKind::Uplink => snapshot.uplink(),
             PortKind::Host => snapshot.host(),
         };
-        let port = snapshot.owner(claim.forward.src).or_else(same_kind)?;
+        let port = snapshot.owner(forward.src).or_else(same_kind)?;
         Some((port, snapshot.port(port)?.kind))
     }
 
@@ -376,6 +381,6 @@ pub(super) fn turned(flow: &Flow) -> Flow {
     Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..*flow }
 }
 
-const fn hairpin(origin: bulkhead_classifier::OriginId) -> Decision {
+pub(super) const fn hairpin(origin: bulkhead_classifier::OriginId) -> Decision {
     Decision { table: None, rule: None, origin: Some(origin) }
 }

@@ -45,6 +45,7 @@ mod fragments;
 mod gone;
 mod hairpin;
 mod hits;
+mod judging;
 mod masquerade;
 mod neighbours;
 mod pending;
@@ -70,6 +71,7 @@ pub use affinity::Affinity;
 pub use audit::{AuditTap, Audited};
 pub(crate) use caching::SessionKey;
 pub(crate) use denial::denied_by;
+pub(crate) use judging::JudgedFlow;
 pub(crate) use witness::{Chosen, Judgements, Nobody, Witness};
 
 use audit::Noted;

@@ -106,6 +106,7 @@ impl Daemon {
             vswitch.add_trunk(queues.into_iter().map(|queue| -> Box<dyn Port> { Box::new(queue) }));
         }
         let vswitch = Arc::new(vswitch);
+        composer.judge_flows_by(&vswitch);
         let Kernel { tc, flow_cache } = kernel;
         let (mode, big_tcp) = (config.mode, config.big_tcp.map(|bytes| (bytes, config.uplink())));
         let datapath = DatapathConfig { mode, big_tcp, force: args.force, umem, flow_cache, tc: tc.clone() };

@@ -1,13 +1,16 @@
-//! What the programs have recorded of TCP connections while no worker was alive.
+//! Walks over all flows in the kernel: those that have begun or ended without a worker, and those that a new snapshot ends.
 
 use super::flow_encoding::decode;
-use super::flow_layout::{FlowKey, FlowValue, action, part, value};
+use super::flow_layout::{FlowKey, FlowValue, action, key, part, place, value};
 use super::flow_table::{FlowTable, coarse_time};
-use crate::Flow;
-use crate::io::{FlowChange, FlowChangeKind, FlowHandshake};
+use crate::io::{FlowChange, FlowChangeKind, FlowHandshake, FlowSlot, ForwardedFlow};
+use crate::{Flow, PortId, Snapshot};
 
 /// Removals between two calls for a pause, which take a millisecond.
 const PER_PAUSE: usize = 1 << 10;
+
+/// A flow counts as in use until this time after its lease, in nanoseconds: longer than the pauses of a connection that notices a delay.
+const RECENT: u64 = 1_000_000_000;
 
 impl FlowTable {
     /// Returns the connections whose handshakes have ended in the kernel without the worker's knowledge. Call it before workers reuse the
@@ -45,6 +48,31 @@ impl FlowTable {
             pause();
         }
         ended
+    }
+
+    /// Returns the valid flows that [`enter`](Self::enter) would end, first those in use, and the number of these.
+    pub(super) fn ending(&self, snapshot: &Snapshot) -> (Vec<ForwardedFlow>, usize) {
+        let now = coarse_time();
+        let [mut used, mut idle] = [Vec::new(), Vec::new()];
+        if !self.is_changing(snapshot) {
+            return (used, 0);
+        }
+        self.for_each_flow(|key, flow| {
+            let [expires, timeout] = [value::EXPIRES, value::IDLE].map(|at| u64::from_ne_bytes(part(flow, at)));
+            if now >= expires.saturating_add(timeout) || !self.is_ending(flow, snapshot) {
+                return;
+            }
+            let slot = |bytes: [u8; 4]| u16::try_from(u32::from_ne_bytes(bytes)).map(FlowSlot).ok();
+            let from = key[place(key::SLOT.into())..].first_chunk().copied().and_then(slot);
+            let forwarded = from.zip(slot(part(flow, value::OUT))).zip(decode(key)).map(|((from, to), tuple)| {
+                let port = PortId(u16::from_ne_bytes(part(flow, value::FROM)));
+                ForwardedFlow { slots: [from, to], from: port, flow: tuple, received: part(flow, value::RECEIVED) }
+            });
+            if now < expires.saturating_add(RECENT) { used.extend(forwarded) } else { idle.extend(forwarded) }
+        });
+        let count = used.len();
+        used.append(&mut idle);
+        (used, count)
     }
 
     fn for_each_flow(&self, mut each: impl FnMut(&FlowKey, &FlowValue)) {

@@ -16,7 +16,7 @@ pub(super) mod key {
 
 /// Byte offsets of the fields in a flow's value: 80 bytes, and 48 that only translated flows use. Numbers are in host order.
 pub(super) mod value {
-    /// The value of the ingress port's epoch cell with which the flow is valid.
+    /// The highest value of the ingress port's epoch cell with which the flow is valid.
     pub(in crate::io::xsk) const FROM_EPOCH: i16 = 0;
     /// End of the lease on `CLOCK_MONOTONIC_COARSE`, in nanoseconds.
     pub(in crate::io::xsk) const EXPIRES: i16 = 8;
@@ -38,7 +38,7 @@ pub(super) mod value {
     pub(in crate::io::xsk) const LATCH: i16 = 52;
     /// The egress port's number, 2 bytes.
     pub(in crate::io::xsk) const TO: i16 = 54;
-    /// The value of the egress port's epoch cell with which the flow is valid.
+    /// The highest value of the egress port's epoch cell with which the flow is valid.
     pub(in crate::io::xsk) const TO_EPOCH: i16 = 56;
     /// Time after which the program sends a copy of a packet to a worker for renewal, on the clock of [`EXPIRES`]. The program postpones
     /// it.

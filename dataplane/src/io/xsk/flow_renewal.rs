@@ -38,6 +38,24 @@ pub(super) fn renewed(
     Some(renewed)
 }
 
+/// Returns the map's flow `current` with the epochs and the origin of `new`. `None` if the flows differ in more than these, times and start.
+pub(super) fn confirmed(current: &FlowValue, new: &FlowValue) -> Option<FlowValue> {
+    let ageless = |flow: &FlowValue| {
+        let mut way = way(flow);
+        [value::FROM_EPOCH, value::TO_EPOCH].into_iter().for_each(|at| put(&mut way, at, &[0; 8]));
+        put(&mut way, value::ORIGIN, &[0; 2]);
+        way
+    };
+    (ageless(current) == ageless(new)).then(|| {
+        let mut confirmed = *current;
+        for at in [value::FROM_EPOCH, value::TO_EPOCH] {
+            put(&mut confirmed, at, &part::<8>(new, at));
+        }
+        put(&mut confirmed, value::ORIGIN, &part::<2>(new, value::ORIGIN));
+        confirmed
+    })
+}
+
 /// Returns a flow without its times and start, for comparison.
 fn way(flow: &FlowValue) -> FlowValue {
     let mut way = *flow;

@@ -3,7 +3,7 @@
 //! ```text
 //!   value = copy of flows[key], with the translation only if it has one
 //!   flows[key] is still the same entry                                      | else: miss
-//!   epochs[value.from] = value.from_epoch, epochs[value.to] = value.to_epoch | else: miss
+//!   epochs[value.from] <= value.from_epoch, epochs[value.to] <= value.to_epoch | else: miss
 //!   the frame's MAC addresses = value.received                              | else: miss
 //!   unless value has begun before:
 //!     value has a handshake:
@@ -27,7 +27,7 @@ use super::flow_layout::{action, cells, decisions, key, traffic, value};
 use super::flow_stack::{ACKNOWLEDGEMENT, AT, DATA, IS_TRANSLATED, KEY, LENGTH, NOW, PACKETS, SCRATCH, STACK, VALUE};
 use super::flow_table::FlowTable;
 use super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight};
-use super::instruction::Test::{AtLeast, Differs, Equal, Shares};
+use super::instruction::Test::{AtLeast, Differs, Equal, Greater, Shares};
 use super::instruction::Width::{Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
 use super::map::Map;
@@ -75,7 +75,7 @@ pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
         program.apply_register(Add, 1, 2);
         program.load(Double, 1, 1, 0);
         program.load(Double, 2, STACK, VALUE + epoch);
-        program.jump_if_register(1, Differs, 2, Miss);
+        program.jump_if_register(1, Greater, 2, Miss);
     }
     for (width, at) in [(Double, 0), (Word, 8)] {
         program.load(width, 1, DATA, at);

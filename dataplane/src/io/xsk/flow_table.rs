@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bulkhead_classifier::OriginId;
 
 use super::flow_encoding::{MOVES, encode, origin_number};
-use super::flow_layout::{FlowKey, FlowValue, cells, decisions, place, traffic};
+use super::flow_layout::{FlowKey, FlowValue, cells, decisions, part, place, traffic, value};
 use super::map::{MAP_ARRAY, MAP_LRU_HASH, MAP_PERCPU_ARRAY, MAPPABLE, Map, MapKind};
 use super::mapping::Mapping;
 use super::{flow_renewal, small_size};
@@ -46,6 +46,8 @@ pub(super) struct FlowTable {
     failed: AtomicU64,
     /// How often an epoch cell was written.
     endings: AtomicU64,
+    /// The epoch of each port in the latest snapshot, by port number.
+    expected: Box<[AtomicU64]>,
 }
 
 /// The slots in use. A returned slot is reused last, so that packets in flight for the old port do not reach a new one. No port gets slot
@@ -118,6 +120,7 @@ impl FlowTable {
             added: AtomicU64::new(0),
             endings: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            expected: (0..cells::EPOCH_COUNT).map(|_| AtomicU64::new(0)).collect(),
         };
         if is_new {
             table.epochs().for_each(|epoch| epoch.store(CLOSED, Ordering::SeqCst));
@@ -142,14 +145,20 @@ impl FlowTable {
         }
     }
 
-    /// Ends the flows of all ports whose epochs the snapshot changes. Must be called before publishing the snapshot, so that flows added by
-    /// the old snapshot stay unused.
-    pub(super) fn enter(&self, snapshot: &Snapshot) {
+    /// Prepares for flows that are confirmed for a snapshot before its publication: [`moved`](Self::moved) ends them too.
+    pub(super) fn expect(&self, snapshot: &Snapshot) {
         for id in snapshot.ids() {
-            let (cell, epoch) = (self.epoch_cell(id), snapshot.epoch(id));
-            if cell.load(Ordering::SeqCst) >> MOVES != epoch {
-                cell.store(epoch << MOVES, Ordering::SeqCst);
-            }
+            self.expected[id.index()].store(snapshot.epoch(id), Ordering::SeqCst);
+        }
+    }
+
+    /// Ends the flows of older snapshots, of all ports whose epochs the snapshot changes. Must be called before publishing the snapshot, so
+    /// that flows added by the old snapshot stay unused. A confirmed flow has the snapshot's epoch and is valid before and after.
+    pub(super) fn enter(&self, snapshot: &Snapshot) {
+        self.expect(snapshot);
+        for id in snapshot.ids() {
+            let next = |cell: u64| next_epoch(cell, snapshot.epoch(id));
+            let _ = self.epoch_cell(id).fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
         }
         self.endings.fetch_add(1, Ordering::SeqCst);
     }
@@ -159,15 +168,17 @@ impl FlowTable {
         self.epoch_cell(port).store(CLOSED, Ordering::SeqCst);
     }
 
-    /// Calls of [`moved`](Self::moved) for a port in its current epoch. Must be read before the snapshot and the neighbours.
+    /// Calls of [`moved`](Self::moved) for a port since it was last open, modulo 65,536. Must be read before the snapshot and the neighbours.
     pub(super) fn moves(&self, port: PortId) -> u16 {
         (self.epoch_cell(port).load(Ordering::SeqCst) & ((1 << MOVES) - 1)) as u16
     }
 
     /// Ends all flows from and to a port, and counts that as a call for [`moves`](Self::moves).
     pub(super) fn moved(&self, port: PortId) {
-        let next = |epoch: u64| (epoch != CLOSED).then(|| epoch + 1);
-        // If the count overflows, the cell has a later snapshot's epoch, which no flow has yet.
+        let expected = self.expected[port.index()].load(Ordering::SeqCst);
+        // Flows that are confirmed for the next snapshot end too. If the count overflows, the cell has a later snapshot's epoch, which
+        // no flow has yet.
+        let next = |epoch: u64| (epoch != CLOSED).then(|| next_epoch(epoch, expected).unwrap_or(epoch) + 1);
         let _ = self.epoch_cell(port).fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
         // After the cell, so that a reader of the new number sees the new cell.
         self.endings.fetch_add(1, Ordering::SeqCst);
@@ -202,6 +213,37 @@ impl FlowTable {
         let is_renewed = renewed.is_some_and(|value| self.flows.insert(&key, &value).is_ok());
         self.added.fetch_add(is_renewed.into(), Ordering::Relaxed);
         is_renewed
+    }
+
+    /// Makes a flow that an older snapshot allowed valid for a later one.
+    pub(super) fn confirm(&self, flow: &CachedFlow) {
+        let mut current = [0; size_of::<FlowValue>()];
+        if let Some((key, value)) = encode(flow, 0)
+            && self.flows.look_up(&key, &mut current).is_ok()
+            && let Some(confirmed) = flow_renewal::confirmed(&current, &value)
+        {
+            // If the kernel refuses, the flow ends with its epoch.
+            let _ = self.flows.insert(&key, &confirmed);
+        }
+    }
+
+    /// Whether the snapshot changes the epoch of a port with flows.
+    pub(super) fn is_changing(&self, snapshot: &Snapshot) -> bool {
+        snapshot.ids().any(|id| {
+            let cell = self.epoch_cell(id).load(Ordering::SeqCst);
+            cell != CLOSED && next_epoch(cell, snapshot.epoch(id)).is_some()
+        })
+    }
+
+    /// Whether the epochs of both ports of a flow allow it, and whether the snapshot changes one of them.
+    pub(super) fn is_ending(&self, flow: &FlowValue, snapshot: &Snapshot) -> bool {
+        let ends = [(value::FROM, value::FROM_EPOCH), (value::TO, value::TO_EPOCH)].map(|(port, epoch)| {
+            let port = PortId(u16::from_ne_bytes(part(flow, port)));
+            let (cell, own) = (self.epoch_cell(port).load(Ordering::SeqCst), u64::from_ne_bytes(part(flow, epoch)));
+            let next = snapshot.port(port).map_or(u64::MAX, |_| snapshot.epoch(port));
+            (cell <= own, own >> MOVES < next)
+        });
+        ends.iter().all(|(is_valid, _)| *is_valid) && ends.iter().any(|(_, is_changed)| *is_changed)
     }
 
     pub(super) fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
@@ -325,6 +367,16 @@ impl FlowTable {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.mapped.len(), "a cell is in the map");
         // SAFETY: as in `cell`.
         unsafe { self.mapped.start().add(offset).cast::<AtomicU32>().as_ref() }
+    }
+}
+
+/// Returns the value of an epoch cell for a later snapshot: the count of moves stays, so that flows which were judged before a move stay
+/// invalid. `None` if the cell has the snapshot's epoch.
+const fn next_epoch(cell: u64, epoch: u64) -> Option<u64> {
+    match cell {
+        CLOSED => Some(epoch << MOVES),
+        _ if cell >> MOVES < epoch => Some(epoch << MOVES | cell & ((1 << MOVES) - 1)),
+        _ => None,
     }
 }
 

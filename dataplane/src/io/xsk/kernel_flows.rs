@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use bulkhead_classifier::OriginId;
 
 use super::flow_table::FlowTable;
-use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, KernelFlows};
+use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, ForwardedFlow, KernelFlows};
 use crate::{PortId, Snapshot};
 
 /// An owner of a [`FlowTable`] whose programs forward the table's flows.
@@ -27,6 +27,10 @@ impl<T: HasFlows> FlowCache for T {
 
     fn renew(&self, flow: &CachedFlow) -> bool {
         self.table().renew(flow)
+    }
+
+    fn confirm(&self, flow: &CachedFlow) {
+        self.table().confirm(flow);
     }
 
     fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
@@ -59,6 +63,14 @@ impl<T: HasFlows> FlowCache for T {
 }
 
 impl<T: HasFlows> KernelFlows for T {
+    fn expect(&self, snapshot: &Snapshot) {
+        self.table().expect(snapshot);
+    }
+
+    fn ending(&self, snapshot: &Snapshot) -> (Vec<ForwardedFlow>, usize) {
+        self.table().ending(snapshot)
+    }
+
     fn enter(&self, snapshot: &Snapshot) {
         self.table().enter(snapshot);
     }

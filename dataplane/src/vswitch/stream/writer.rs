@@ -11,7 +11,7 @@ use crate::flow::Translation;
 use crate::packet::{self, LinkType};
 use crate::vswitch::arrivals::Arrivals;
 use crate::worker::{Judgements, Worker};
-use crate::{DropReason, Flow, Outcome, PortId, Received, SessionState, Verdict};
+use crate::{DropReason, Flow, Outcome, PortId, SessionState, Verdict};
 
 /// The receiving port in reports of packets whose receiving port is unknown.
 const NOWHERE: PortId = PortId(u16::MAX);
@@ -110,14 +110,17 @@ impl StreamWriter {
         }
     }
 
-    /// Whether a tracepoint keeps this packet's flow out of the flow cache.
-    pub(in crate::vswitch) fn keeps_from_cache(&self, packet: &Received<'_>, sent: Option<&Translation>) -> bool {
+    /// Whether a tracepoint keeps a flow with this translation out of the flow cache. Reads the flow only if there are such tracepoints.
+    pub(in crate::vswitch) fn keeps_from_cache(
+        &self,
+        flow: impl FnOnce() -> Option<Flow>,
+        sent: Option<&Translation>,
+    ) -> bool {
         let holds = |point: &&Tracepoint| point.keeps_from_cache;
         if !self.plan.tracepoints.iter().any(|point| holds(&point)) {
             return false;
         }
-        let flow = packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).flow;
-        let Some(flow) = flow else { return false };
+        let Some(flow) = flow() else { return false };
         // Before and after translation.
         let leaves =
             |sent: &Translation| Flow { src: sent.src, dst: sent.dst, sport: sent.sport, dport: sent.dport, ..flow };

@@ -15,6 +15,7 @@ use bulkhead_classifier::OriginId;
 pub(super) struct Recorded {
     flows: Mutex<Vec<CachedFlow>>,
     pub(super) renewed: Mutex<Vec<CachedFlow>>,
+    pub(super) confirmed: Mutex<Vec<CachedFlow>>,
     /// The number of packets that passed each latch, and whether it is open.
     latches: Mutex<HashMap<FlowLatch, (u64, bool)>>,
     /// The acknowledgement number that ends each handshake, and whether it has ended.
@@ -40,6 +41,10 @@ impl FlowCache for Recorded {
     fn renew(&self, flow: &CachedFlow) -> bool {
         self.renewed.lock().unwrap().push(*flow);
         true
+    }
+
+    fn confirm(&self, flow: &CachedFlow) {
+        self.confirmed.lock().unwrap().push(*flow);
     }
 
     fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
@@ -88,8 +93,13 @@ pub(super) const fn slot(id: PortId) -> FlowSlot {
 
 /// Starts a vswitch whose ports all have slots.
 fn start(cache: &Arc<Recorded>, tap: Option<Tap>) -> Node {
+    start_with(cache, tap, snapshot_of(4, live_ports()))
+}
+
+/// As [`start`], with this snapshot.
+pub(super) fn start_with(cache: &Arc<Recorded>, tap: Option<Tap>, snapshot: Snapshot) -> Node {
     let flow_cache: Arc<dyn FlowCache> = Arc::clone(cache) as Arc<dyn FlowCache>;
-    let mut node = Node::unplugged(1, snapshot_of(4, live_ports()), tap, Some(flow_cache));
+    let mut node = Node::unplugged(1, snapshot, tap, Some(flow_cache));
     for id in [UPLINK, HOST, A, B] {
         node.plug_with(id, |port| port.with_slot(slot(id)));
     }

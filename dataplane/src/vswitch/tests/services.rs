@@ -8,7 +8,7 @@ use crate::testbed::{VIP, b_to_a, backend, fragments_v4, service, services};
 use etherparse::{Ipv4HeaderSlice, TcpHeaderSlice, UdpHeaderSlice};
 
 /// Returns a snapshot with a Service whose only backend is B.
-fn snapshot(generation: u64) -> Snapshot {
+pub(super) fn snapshot(generation: u64) -> Snapshot {
     let services = services(1, &[(VIP, service(&[backend("10.0.0.2", 80)]))]);
     snapshot_of(generation, live_ports()).with_services(Some(Arc::new(services)))
 }

@@ -1,0 +1,60 @@
+//! Judges sessions by the next snapshot without their packets, so that flows in the kernel survive a change that leaves them allowed.
+
+use super::Worker;
+use super::conversation::{hairpin, policy_key, turned};
+use super::exit::{self, Bound, Check};
+use crate::flow::Translation;
+use crate::packet::Ports;
+use crate::session::{Direction, Key, Match};
+use crate::{Decision, Flow, PortId, Snapshot};
+
+/// A flow in the kernel that the next snapshot's tables allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JudgedFlow {
+    /// The output port.
+    pub(crate) out: PortId,
+    /// The translation. `None` if the session is not translated.
+    pub(crate) translation: Option<Translation>,
+    /// The decision that allows the session.
+    pub(crate) decision: Decision,
+}
+
+impl Worker {
+    /// Judges the session of a flow in the kernel by the next snapshot. Changes nothing: the worker's own snapshot stays in force, and the
+    /// session's next packet judges it again. `None` if the tables deny the session, if its packets would take another way, or if only a
+    /// packet can tell.
+    pub(crate) fn judge_flow(&self, next: &Snapshot, flow: &Flow, in_port: PortId) -> Option<JudgedFlow> {
+        let (key, from_low) = Key::of(flow.src, flow.dst, flow.protocol, Ports::Pair(flow.sport, flow.dport));
+        let (slot, _) = self.sessions.established(self.sessions.hash(&key), &key)?;
+        let (Match::Key(direction) | Match::Alias(direction)) = self.sessions.matched(slot, &key, from_low);
+        let entry = self.sessions.entry(slot);
+        if entry.refused().is_some() {
+            return None;
+        }
+        let forward = match (self.sessions.true_ends(slot), direction) {
+            (Some([(src, sport), (dst, dport)]), _) => Flow { src, dst, sport, dport, ..*flow },
+            (None, Direction::Forward) => *flow,
+            (None, Direction::Reply) => turned(flow),
+        };
+        let (initiator, _) = self.forward_in_port(next, slot, &forward)?;
+        let exit = exit::find(next, initiator, (forward.src, forward.dst), entry.is_translated()).ok()?;
+        let (comes_in, out, is_unreachable) = match direction {
+            Direction::Forward => (initiator, exit.port, exit.is_unreachable),
+            Direction::Reply => (exit.port, initiator, next.is_gone(initiator)),
+        };
+        if is_unreachable || comes_in != in_port {
+            return None;
+        }
+        let decision = match exit.check {
+            Check::Hairpin(origin) => hairpin(origin),
+            // Audited connections are reported with their packets.
+            Check::Table(Bound { audit: Some(_), .. }) => return None,
+            Check::Table(Bound { table, audit: None }) => {
+                let verdict = next.table(table)?.lookup(&policy_key(&forward));
+                verdict.is_allow().then(|| next.decision(table, verdict))?
+            }
+        };
+        let translation = self.sessions.rewritten(slot, direction).map(|rewritten| rewritten.sent().translation());
+        Some(JudgedFlow { out, translation, decision })
+    }
+}

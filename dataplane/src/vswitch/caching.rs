@@ -64,7 +64,7 @@ const LONGEST_WAIT: u64 = 100_000_000;
 
 /// Number of flows of one receiving port that a worker may add or renew per renewal period of the longest lease: a quarter of the kernel's
 /// map. So no port displaces the others' flows. Packets of further flows go through the workers.
-const SHARE: u64 = 1 << 14;
+const SHARE: u64 = 1 << 15;
 
 /// A port's token bucket: one share at once, refilled within a given time.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,7 @@
 //! Flows while no worker is alive.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::thread::sleep;
 
 use bulkhead_dataplane::io::{Absence, FlowChange, FlowChangeKind};
@@ -22,6 +24,8 @@ const PAUSE: Duration = Duration::from_nanos(TIMEOUT / 2 + TIMEOUT / 8);
 struct Connection {
     lab: Lab,
     ports: [TcAttachment; 2],
+    /// The interfaces' indices.
+    indices: [u32; 2],
     flows: [CachedFlow; 2],
 }
 
@@ -56,7 +60,8 @@ impl Connection {
             timeout: TIMEOUT,
             start: FlowStart::Latch(FlowLatch(7 + at as u16)),
         };
-        Self { lab, ports, flows: [flow(0), flow(1)] }
+        let indices = lab.net.inside("sw", || ports.each_ref().map(|port| port.index().unwrap()));
+        Self { lab, ports, indices, flows: [flow(0), flow(1)] }
     }
 
     fn add(self) -> Self {
@@ -71,37 +76,43 @@ impl Connection {
         sleep(Duration::from_millis(20));
     }
 
-    /// Runs the program on a segment of one side. Returns whether it is forwarded; otherwise it goes to the worker unchanged.
+    /// Like [`forwards`], for one side.
     fn forwards(&self, at: usize, flags: u8) -> bool {
-        let Flow { src, dst, sport, dport, .. } = self.flows[at].flow;
-        let octets = |address: std::net::IpAddr| match address {
-            std::net::IpAddr::V4(address) => address.octets(),
-            std::net::IpAddr::V6(_) => unreachable!("the flows are IPv4"),
-        };
-        let mut builder = PacketBuilder::ethernet2(*b"ghijkl", *b"abcdef")
-            .ipv4(octets(src), octets(dst), 64)
-            .tcp(sport, dport, 1000, 512);
-        for (flag, set) in [(FIN, 0), (SYN, 1), (RST, 2), (ACK, 3)] {
-            builder = match (flags & flag != 0, set) {
-                (false, _) => builder,
-                (true, 0) => builder.fin(),
-                (true, 1) => builder.syn(),
-                (true, 2) => builder.rst(),
-                (true, _) => builder.ack(77),
-            };
-        }
-        let mut bytes = Vec::new();
-        builder.write(&mut bytes, b"hello").unwrap();
-        let (Lab { net, datapath, .. }, port) = (&self.lab, &self.ports[at]);
-        let sent = net.inside("sw", || datapath.run(port.index().unwrap(), &bytes, false)).unwrap();
-        assert!(sent[..12] == self.flows[at].sent || sent[..12] == bytes[..12], "{sent:?}");
-        sent[..12] == self.flows[at].sent
+        let (datapath, port, flow) = (&*self.lab.datapath, self.indices[at], &self.flows[at]);
+        self.lab.net.inside("sw", || forwards(datapath, port, flow, flags))
     }
 
     /// Whether both directions' segments are forwarded.
     fn is_open(&self) -> [bool; 2] {
         [0, 1].map(|at| self.forwards(at, ACK))
     }
+}
+
+/// Runs the program on a segment of a flow that arrives on this interface. Returns whether it is forwarded; otherwise it goes to the worker
+/// unchanged. Call it in the interface's namespace.
+fn forwards(datapath: &TcDatapath, port: u32, flow: &CachedFlow, flags: u8) -> bool {
+    let Flow { src, dst, sport, dport, .. } = flow.flow;
+    let octets = |address: std::net::IpAddr| match address {
+        std::net::IpAddr::V4(address) => address.octets(),
+        std::net::IpAddr::V6(_) => unreachable!("the flows are IPv4"),
+    };
+    let mut builder = PacketBuilder::ethernet2(*b"ghijkl", *b"abcdef")
+        .ipv4(octets(src), octets(dst), 64)
+        .tcp(sport, dport, 1000, 512);
+    for (flag, set) in [(FIN, 0), (SYN, 1), (RST, 2), (ACK, 3)] {
+        builder = match (flags & flag != 0, set) {
+            (false, _) => builder,
+            (true, 0) => builder.fin(),
+            (true, 1) => builder.syn(),
+            (true, 2) => builder.rst(),
+            (true, _) => builder.ack(77),
+        };
+    }
+    let mut bytes = Vec::new();
+    builder.write(&mut bytes, b"hello").unwrap();
+    let sent = datapath.run(port, &bytes, false).unwrap();
+    assert!(sent[..12] == flow.sent || sent[..12] == bytes[..12], "{sent:?}");
+    sent[..12] == flow.sent
 }
 
 #[test]
@@ -200,6 +211,51 @@ fn the_next_process_learns_which_connections_ended_and_which_began() {
     assert!(lasted >= Duration::from_millis(20), "{lasted:?}");
     assert_eq!(ended, [FlowChange { flow: server.flow, kind: FlowChangeKind::Closed }]);
     assert_eq!(next.lab.datapath.away(), Duration::ZERO);
+    let Lab { net, datapath, .. } = &next.lab;
+    net.inside("sw", || datapath.close_left());
+}
+
+#[test]
+fn of_a_hundred_thousand_flows_those_that_ended_without_workers_make_room() {
+    const CONNECTIONS: u16 = 50_000;
+    const LASTING: u16 = 5_000;
+    let Some(net) = Net::new(1, 1500) else { return };
+    let bpf = BpfFileSystem::mount("bulkhead-away-many");
+    let connection = Connection::new(net, Some(bpf.0.clone()));
+    // Longer than the test on a slow machine.
+    let timeout = 600_000_000_000;
+    let of = |connection: &Connection, number: u16| {
+        let [mut client, mut server] = connection.flows.map(|flow| CachedFlow { timeout, ..flow });
+        (client.flow.sport, server.flow.dport) = (10_000 + number, 10_000 + number);
+        [client, server]
+    };
+    for number in 0..CONNECTIONS {
+        of(&connection, number).iter().for_each(|flow| connection.lab.datapath.add(flow));
+    }
+    connection.vanish();
+    // In one visit of the namespace, which takes longer than a segment.
+    let forwards_both = |connection: &Connection, numbers: Range<u16>, flags: u8| {
+        let (datapath, ports) = (&*connection.lab.datapath, connection.indices);
+        let flows: Vec<[CachedFlow; 2]> = numbers.map(|number| of(connection, number)).collect();
+        connection.lab.net.inside("sw", || {
+            let each = flows.iter().map(|flows| [0, 1].map(|at| forwards(datapath, ports[at], &flows[at], flags)));
+            each.collect::<BTreeSet<_>>()
+        })
+    };
+    let both = |are: bool| BTreeSet::from([[are; 2]]);
+    assert_eq!(forwards_both(&connection, LASTING..CONNECTIONS, FIN | ACK), both(true));
+    let Connection { lab, ports, .. } = connection;
+    lab.datapath.stay();
+    drop(ports);
+    let next = Connection::new(lab.end(), Some(bpf.0.clone()));
+    let (tell, told) = std::sync::mpsc::channel();
+    next.lab.datapath.start_beating(move |absence| tell.send(absence).unwrap()).unwrap();
+    let Absence { ended, .. } = told.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(ended.len(), 2 * usize::from(CONNECTIONS - LASTING), "both directions of each");
+    next.vanish();
+    assert_eq!(forwards_both(&next, 0..LASTING, ACK), both(true), "a lasting one is gone");
+    // The program limits packets to the workers.
+    assert_eq!(forwards_both(&next, CONNECTIONS - 10..CONNECTIONS, ACK), both(false), "an ended one has stayed");
     let Lab { net, datapath, .. } = &next.lab;
     net.inside("sw", || datapath.close_left());
 }

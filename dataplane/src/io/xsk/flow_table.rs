@@ -19,8 +19,9 @@ use super::{flow_renewal, small_size};
 use crate::io::{CachedFlow, CachedTraffic, FlowHandshake, FlowLatch, FlowSlot, FlowStart};
 use crate::{PortId, Snapshot};
 
-/// Maximum flows in the kernel, 15 MB of its memory: two for each of 32,000 busy connections. Packets of evicted flows go to the workers.
-pub(super) const FLOWS: u32 = 1 << 16;
+/// Maximum flows in the kernel, 30 MB of its memory: two for each of 65,000 connections, 600 per pod on a node of 110. Packets of evicted
+/// flows go to the workers.
+pub(super) const FLOWS: u32 = 1 << 17;
 
 /// The page size in bytes, to which a mapped map's size is rounded.
 const PAGE: usize = 4096;

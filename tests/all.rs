@@ -83,6 +83,7 @@ mod e2e_service_host;
 mod e2e_services;
 mod e2e_sessions;
 mod e2e_source;
+mod e2e_standby;
 mod e2e_tc;
 mod e2e_tc_away;
 mod e2e_tc_crash;

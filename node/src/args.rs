@@ -25,6 +25,9 @@ pub struct Run {
     /// Check whether the vswitch can start, without changing anything
     #[arg(long)]
     pub check: bool,
+    /// If another vswitch runs in this network namespace, wait until it has ended, and then take over
+    #[arg(long, conflicts_with = "check")]
+    pub standby: bool,
     /// Use an interface as a port even if it carries the node's default route
     #[arg(long)]
     pub force: bool,

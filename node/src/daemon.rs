@@ -2,6 +2,7 @@
 
 mod start;
 
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -64,6 +65,8 @@ pub(super) struct Daemon {
     admin: admin::thread::Handle,
     auditor: audit::Handle,
     journal: Option<Journal>,
+    /// The claim of `attach: xdp`. [`stop`](Self::stop) drops it after all that a process which stands by needs.
+    _claim: Option<UnixListener>,
 }
 
 impl Daemon {

@@ -1,12 +1,15 @@
 //! Loads the kernel programs that live as long as the process: the tc datapath, or the flow cache of `attach: xdp`.
 
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use bulkhead_dataplane::Affinity;
-use bulkhead_dataplane::io::{Away, KernelFlowCache, KernelFlows, SlowPathLimit, TcConfig, TcDatapath, XskError};
+use bulkhead_dataplane::io::{
+    Away, KernelFlowCache, KernelFlows, SlowPathLimit, TcConfig, TcDatapath, XskError, claim_trunk,
+};
 
 use super::composer::Takeover;
 use super::config::{Attach, Config, DEFAULT_PINS, Pins, SlowPathConfig};
@@ -22,12 +25,15 @@ pub(super) struct Kernel {
     pub(super) tc: Option<Arc<TcDatapath>>,
     /// The flow cache of `attach: xdp`. `None` with `attach: tc`, if disabled, during a capture, or if the kernel refuses.
     pub(super) flow_cache: Option<Arc<KernelFlowCache>>,
+    /// Shows with `attach: xdp` that a vswitch runs here. `None` with `attach: tc`, whose datapath shows it, and if another vswitch runs
+    /// here on other interfaces.
+    pub(super) claim: Option<UnixListener>,
 }
 
 impl Kernel {
     pub(super) fn new(config: &Config, affinity: &Affinity, captures: bool) -> anyhow::Result<Self> {
         if config.attach == Attach::Xdp {
-            return Ok(Self { tc: None, flow_cache: flow_cache(config, captures) });
+            return Ok(Self { tc: None, flow_cache: flow_cache(config, captures), claim: claim_trunk(TRUNK[0]).ok() });
         }
         let SlowPathConfig { packets_per_second, burst } = config.slow_path;
         // 0 disables the limit: without a flow cache, the workers forward all packets.
@@ -65,7 +71,7 @@ impl Kernel {
             0 => {}
             left => log::info(&format!("taking over {left} ports that the previous process left open")),
         }
-        Ok(Self { tc: Some(tc), flow_cache: None })
+        Ok(Self { tc: Some(tc), flow_cache: None, claim: None })
     }
 
     pub(super) fn takeover(&self) -> Takeover {

@@ -76,6 +76,7 @@ mod preflight;
 mod scratch;
 pub mod set_elements;
 mod signals;
+mod standby;
 mod state;
 mod stream;
 mod summary;
@@ -136,12 +137,17 @@ fn told(config: &Config, args: &Run) -> Vec<Finding> {
 
 /// Runs the vswitch, or the nftables renderer, until a signal ends it.
 fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
+    // Installed first, so that a signal stops everything below in order.
+    let requests = signals::listen().context("cannot listen to signals")?;
+    if args.standby && !standby::stand_by(&requests)? {
+        return Ok(ExitCode::SUCCESS);
+    }
     if config.dataplane == Dataplane::Nftables {
         preflight::nftables::check(&config)
             .iter()
             .filter(|finding| finding.severity != Severity::Error)
             .for_each(log::warn);
-        return nft::start(config, args);
+        return nft::start(config, args, &requests);
     }
     let findings = told(&config, args);
     for finding in findings.iter().filter(|finding| !finding.comes_again) {
@@ -155,8 +161,6 @@ fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
     if errors > 0 {
         bail!("{errors} of the checks at start failed; nothing was touched");
     }
-    // Installed first, so that a signal stops everything below in order.
-    let requests = signals::listen().context("cannot listen to signals")?;
     Daemon::start(config, args, requests)?.run()
 }
 

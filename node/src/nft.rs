@@ -20,6 +20,7 @@ mod start;
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,19 +66,23 @@ pub(super) fn cleanup() -> anyhow::Result<bool> {
     kernel::remove()
 }
 
+/// Returns a connection to the process that enforces policy in this network namespace. It ends with that process. `None` if there is none.
+pub(super) fn owner() -> Option<UnixStream> {
+    kernel::owner()
+}
+
 /// Enforces policy until a signal stops the process.
 ///
 /// # Errors
 /// If nftables is unusable, the state cannot be loaded, or the system refuses a resource.
-pub(super) fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
+pub(super) fn start(config: Config, args: &Run, requests: &Receiver<Request>) -> anyhow::Result<ExitCode> {
     check()?;
     if let Some(path) = &args.ready_file {
         signals::check_ready_file(path)
             .with_context(|| format!("the ready file {} cannot be written", path.display()))?;
         let _ = std::fs::remove_file(path);
     }
-    let requests = signals::listen().context("cannot listen to signals")?;
-    Enforcer::start(config, args)?.run(&requests)
+    Enforcer::start(config, args)?.run(requests)
 }
 
 /// The enforcement thread: the configuration, the state, and what the kernel has loaded.

@@ -1,6 +1,11 @@
 //! Runs `deploy/` on a whole node: a kubelet runs the pods that the DaemonSet controller would create.
 
 use std::fs;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -76,6 +81,55 @@ fn daemon(node: &Node, folder: &str, name: &str) -> Value {
     pod
 }
 
+/// Connections of one pod to another that are in use all the time, and new ones, one after another. The test fails if one of them does.
+struct Watched {
+    is_over: Arc<AtomicBool>,
+    /// Each returns the longest time that a connection took for its answer, or for its handshake.
+    threads: [JoinHandle<Duration>; 2],
+}
+
+impl Watched {
+    const CONNECTIONS: usize = 200;
+
+    /// Opens the connections, and returns when they are in use.
+    fn start(from: &Pod, to: &Pod) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut streams: Vec<TcpStream> = (0..Self::CONNECTIONS).map(|_| from.connect(to)).collect();
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(2) {
+            assert!(streams.iter_mut().all(answers));
+        }
+        let (from, to) = (from.clone(), to.clone());
+        let longest = |is_over: &Arc<AtomicBool>, mut each: Box<dyn FnMut() + Send>| {
+            let is_over = Arc::clone(is_over);
+            std::thread::spawn(move || {
+                let mut longest = Duration::ZERO;
+                while !is_over.load(Ordering::SeqCst) {
+                    let since = Instant::now();
+                    each();
+                    longest = longest.max(since.elapsed());
+                }
+                longest
+            })
+        };
+        let mut next = 0;
+        let answer = move || {
+            next = (next + 1) % streams.len();
+            assert!(answers(&mut streams[next]), "an established connection was lost");
+        };
+        let open = move || drop(from.connect(&to));
+        let threads = [longest(&is_over, Box::new(answer)), longest(&is_over, Box::new(open))];
+        Self { is_over, threads }
+    }
+
+    fn stop(self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        let [answer, handshake] = self.threads.map(|thread| thread.join().unwrap());
+        let count = Self::CONNECTIONS;
+        println!("longest answer of {count} connections: {answer:?}; longest handshake: {handshake:?}");
+    }
+}
+
 /// Deletes a pod with its grace period and waits until its container has ended.
 fn end(node: &Node, pod: &Pod) {
     node.api.delete_in_order(&pod.object);
@@ -98,13 +152,24 @@ fn the_manifests_wire_a_real_node_replace_its_vswitch_and_leave_nothing_when_the
     let mut stream = backend.connect(&db);
     settle(&mut stream);
 
-    // A DaemonSet's update does the same, but waits for the kubelet, which takes 6 to 60 seconds to report that the pod is gone.
+    // Without a surge: a DaemonSet's update waits for the kubelet, which takes 6 to 60 seconds to report that the pod is gone.
     end(&node, &vswitch);
     assert!(answers(&mut stream), "the kernel goes on with it");
     node.api.delete(&vswitch.object);
     let vswitch = node.ready(&node.api.create(&daemon(&node, "", "bulkhead-2")));
     within("the connection goes on", || answers(&mut stream));
     assert!(node.gets(&backend, &db) && !node.gets(&frontend, &db));
+
+    // With the surge of `deploy/`: the new pod is ready while the old one runs, and only then does the controller delete that.
+    let vswitch = {
+        let new = node.ready(&node.api.create(&daemon(&node, "", "bulkhead-3")));
+        let watched = Watched::start(&backend, &db);
+        end(&node, &vswitch);
+        within("the new one runs", || node.machine.output_in(&new.object, &["bulkhead", "status"]).status.success());
+        watched.stop();
+        new
+    };
+    assert!(answers(&mut stream) && node.gets(&backend, &db) && !node.gets(&frontend, &db));
 
     for pod in [&db, &backend, &frontend] {
         node.api.delete(&pod.object);

@@ -144,6 +144,7 @@ impl Node {
     }
 }
 
+#[derive(Clone)]
 pub(super) struct Pod {
     pub(super) object: Value,
     address: Ipv4Addr,

@@ -94,7 +94,7 @@ impl Default for Options {
 /// A lab with its namespaces and files. Dropping it stops the vswitch and removes them.
 #[derive(Debug)]
 pub struct Lab {
-    vswitch: Option<Running>,
+    pub vswitch: Option<Running>,
     pub node: Netns,
     pub pods: Vec<Pod>,
     /// The namespace behind the uplink. `None` before [`Lab::outside`].

@@ -107,7 +107,7 @@ impl Daemon {
         }
         let vswitch = Arc::new(vswitch);
         composer.judge_flows_by(&vswitch);
-        let Kernel { tc, flow_cache } = kernel;
+        let Kernel { tc, flow_cache, claim } = kernel;
         let (mode, big_tcp) = (config.mode, config.big_tcp.map(|bytes| (bytes, config.uplink())));
         let datapath = DatapathConfig { mode, big_tcp, force: args.force, umem, flow_cache, tc: tc.clone() };
         let datapath = LinuxDatapath::new(datapath, Arc::clone(&vswitch), Arc::clone(&composer));
@@ -169,6 +169,7 @@ impl Daemon {
             admin,
             auditor,
             journal,
+            _claim: claim,
         })
     }
 }

@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -21,6 +21,9 @@ use crate::set_elements;
 /// Maximum length of nft's error text, in characters. nft repeats the refused line, which may have all addresses of a cluster.
 const TOLD: usize = 400;
 
+/// The abstract name of the owner's listening socket.
+const NAME: &str = "bulkhead-nftables";
+
 /// Ownership of the table in this network namespace, for the life of the process.
 pub(super) struct Ownership(#[expect(dead_code, reason = "it is what holds the name")] UnixListener);
 
@@ -30,7 +33,7 @@ impl Ownership {
     /// # Errors
     /// If another process has it.
     pub(super) fn take() -> anyhow::Result<Self> {
-        let name = SocketAddr::from_abstract_name("bulkhead-nftables")?;
+        let name = SocketAddr::from_abstract_name(NAME)?;
         match UnixListener::bind_addr(&name) {
             Ok(listener) => Ok(Self(listener)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -39,6 +42,11 @@ impl Ownership {
             Err(error) => Err(error).context("cannot check whether another process enforces policy by nftables here"),
         }
     }
+}
+
+/// Returns a connection to the process with the ownership. It ends with the ownership. `None` if no process has it.
+pub(super) fn owner() -> Option<UnixStream> {
+    UnixStream::connect_addr(&SocketAddr::from_abstract_name(NAME).ok()?).ok()
 }
 
 /// Runs an nft script in one transaction.

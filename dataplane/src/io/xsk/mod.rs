@@ -143,7 +143,9 @@ pub use netlink::{default_route_interfaces, xdp_programs};
 pub use netlink_write::set_link_up;
 pub use port::XskPort;
 pub use queue_config::QueueConfig;
-pub use tc::{Absence, Away, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, is_trunk_in_use, remove_tc_datapath};
+pub use tc::{
+    Absence, Away, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, claim_trunk, remove_tc_datapath, trunk_claimant,
+};
 pub use umem::{Frame, Umem, UmemError};
 pub use wait::{PollSet, Waker, poll};
 pub use xdp_mode::XdpMode;

@@ -170,9 +170,9 @@ fn draw_number() -> u32 {
     LOWEST | random & (LOWEST - 1)
 }
 
-/// Whether a process in the calling thread's network namespace has claimed the trunk.
-pub(super) fn is_claimed(trunk: &str) -> bool {
-    name_of(trunk).is_ok_and(|name| UnixStream::connect_addr(&name).is_ok())
+/// Connects to the process that has claimed the trunk. `None` if no process in the calling thread's network namespace has.
+pub(super) fn claimant(trunk: &str) -> Option<UnixStream> {
+    UnixStream::connect_addr(&name_of(trunk).ok()?).ok()
 }
 
 fn name_of(trunk: &str) -> io::Result<SocketAddr> {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each worker is the only writer of two rings, one for records and one for packet bytes. Workers never wait for the reader: records that
-//! do not fit are left out and counted. Without a stream a worker makes a few checks per burst and per ended session, and none per packet.
+//! do not fit are left out and counted. A worker wakes a reader that sleeps, at the end of a round in which it has written a record. Without a stream a worker makes a few checks per burst and per ended session, and none per packet.
 //!
 //! A packet that a tracepoint selects is reported when its fate is known, possibly seconds later and at another worker: see `traces.rs`.
 //!
@@ -30,7 +30,10 @@ pub(super) use writer::{Known, Lost};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crossbeam_channel::{Receiver, Sender};
 use rtrb::RingBuffer;
+
+use super::bell::{Bell, Wake};
 
 use crate::filter::Filter;
 use crate::{DropReason, Outcome, PortId, SessionEnd};
@@ -173,6 +176,24 @@ impl SharedLeftOut {
     }
 }
 
+/// Wakes the reader of a stream through a channel of one message.
+#[derive(Debug)]
+pub(super) struct Ringer {
+    tell: Sender<()>,
+    told: Receiver<()>,
+}
+
+impl Wake for Ringer {
+    fn wake(&self) {
+        // A message that is already in the channel wakes the reader too.
+        let _ = self.tell.try_send(());
+    }
+
+    fn drain(&self) {
+        let _ = self.told.try_recv();
+    }
+}
+
 /// Creates the ends of a stream: one writer per worker and the reader.
 pub(super) fn stream(plan: &StreamPlan, workers: usize) -> (Vec<StreamWriter>, StreamReader) {
     with_room(plan, workers, RECORDS, BYTES)
@@ -187,6 +208,8 @@ pub(super) fn with_room(
 ) -> (Vec<StreamWriter>, StreamReader) {
     let mut writers = Vec::with_capacity(workers);
     let mut sources = Vec::with_capacity(workers);
+    let (tell, told) = crossbeam_channel::bounded(1);
+    let bell = Arc::new(Bell::new(Ringer { tell, told }));
     // Only tracepoints need packet bytes and places for packets.
     let traces = (!plan.tracepoints.is_empty()).then(|| Arc::new(Traces::new(workers)));
     for _ in 0..workers {
@@ -194,7 +217,8 @@ pub(super) fn with_room(
         let (byte_writer, byte_reader) = RingBuffer::new(if plan.tracepoints.is_empty() { 0 } else { bytes });
         let left_out = Arc::new(SharedLeftOut::default());
         sources.push(reader::Source::new(record_reader, byte_reader, Arc::clone(&left_out)));
-        writers.push(StreamWriter::new(plan.clone(), record_writer, byte_writer, left_out, traces.clone()));
+        let records = writer::Records::new(record_writer, Arc::clone(&bell));
+        writers.push(StreamWriter::new(plan.clone(), records, byte_writer, left_out, traces.clone()));
     }
-    (writers, StreamReader::new(sources, traces))
+    (writers, StreamReader::new(sources, traces, bell))
 }

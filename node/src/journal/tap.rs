@@ -102,6 +102,11 @@ impl Tap {
         self.left_out.unheard += count;
     }
 
+    /// Whether counts of left-out verdicts are not sent yet.
+    pub(crate) const fn has_left_out(&self) -> bool {
+        self.left_out.total() > 0
+    }
+
     /// Sends the counts of left-out verdicts, if [`TOLD_EVERY`] has passed since the last time.
     pub(crate) fn tell_left_out(&mut self, at: Instant) {
         if at.duration_since(self.told) < TOLD_EVERY {

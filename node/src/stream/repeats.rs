@@ -76,6 +76,11 @@ impl Repeats {
         Some(Event { judgement: *judgement, count: 1 })
     }
 
+    /// Whether no flow's repeats are being counted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
     /// Returns repeats that were counted for [`WINDOW`], in the order of their last packets. Flows with repeats are counted further, others
     /// are forgotten.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Event> {

@@ -1,8 +1,9 @@
 //! The thread that reads the rings, and passes events to the journal and the clients.
 //!
-//! It sleeps, and workers write no stream, if there is neither a client nor a journal and past verdicts are not kept for Hubble's clients
-//! ([`crate::hubble`]). Otherwise it polls the rings every [`TICK`], so that workers make no system call to wake an observer. For the
-//! journal alone, it polls every [`JOURNAL_TICK`] and does not look up the ends of flows.
+//! Workers write no stream if there is neither a client nor a journal and past verdicts are not kept for Hubble's clients
+//! ([`crate::hubble`]). Otherwise the thread reads the rings every [`TICK`] while events arrive, so that workers make no system call to
+//! wake it. For the journal alone, it reads every [`JOURNAL_TICK`] and does not look up the ends of flows. Without clients, it sleeps after a
+//! round without events; then the next event wakes it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use bulkhead_dataplane::Snapshot;
 use bulkhead_dataplane::vswitch::Vswitch;
 use bulkhead_dataplane::vswitch::stream::{LeftOut, MOST_TRACEPOINTS, Record, StreamPlan, StreamReader};
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, after, never, select};
 
 use super::client::Client;
 use super::ends::Ends;
@@ -56,6 +57,8 @@ pub(super) struct Watcher {
     /// Whether past verdicts are collected without clients.
     keeps: bool,
     rate: Rate,
+    /// Whether the last round read no event, and none waits for a later round.
+    is_quiet: bool,
 }
 
 impl Watcher {
@@ -75,6 +78,7 @@ impl Watcher {
             looked_up: Instant::now(),
             keeps,
             rate: Rate::default(),
+            is_quiet: false,
         }
     }
 
@@ -87,6 +91,7 @@ impl Watcher {
         loop {
             let request = match self.patience() {
                 None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(_) if self.is_quiet && self.clients.is_empty() && self.reader.is_some() => self.sleep(asked),
                 Some(patience) => asked.recv_timeout(if is_behind { Duration::ZERO } else { patience }),
             };
             match request {
@@ -117,6 +122,22 @@ impl Watcher {
             (false, true) => Some(JOURNAL_TICK),
             (false, false) => Some(TICK),
         }
+    }
+
+    /// Waits for a request, or for an event of the workers ([`RecvTimeoutError::Timeout`]).
+    fn sleep(&self, asked: &Receiver<Request>) -> Result<Request, RecvTimeoutError> {
+        let Some((reader, rung)) = self.reader.as_ref().and_then(|reader| Some((reader, reader.sleep()?))) else {
+            return Err(RecvTimeoutError::Timeout);
+        };
+        // The rate of events falls while none arrives.
+        let until = if self.keeps { after(LOOKUP) } else { never() };
+        let request = select! {
+            recv(asked) -> request => request.map_err(|_| RecvTimeoutError::Disconnected),
+            recv(rung) -> _ => Err(RecvTimeoutError::Timeout),
+            recv(until) -> _ => Err(RecvTimeoutError::Timeout),
+        };
+        reader.awake();
+        request
     }
 
     /// Passes the last events to the journal. Workers still run for a moment; their later events are lost.
@@ -223,11 +244,13 @@ impl Watcher {
 
     /// Runs one round: reads the rings and sends what is due. Returns whether more records may be waiting.
     fn tick(&mut self) -> bool {
-        let is_behind = self.read() >= AT_ONCE;
+        let read = self.read();
         self.count_left_out();
         let now = Instant::now();
         let events = self.repeats.due(now);
         self.tell(events);
+        let is_all_told = self.repeats.is_empty() && !self.journal.as_ref().is_some_and(Tap::has_left_out);
+        self.is_quiet = read == 0 && is_all_told;
         self.clients.iter_mut().for_each(|client| client.tell_lost(now, &self.counts));
         let must_look = now.duration_since(self.looked_up) >= LOOKUP;
         let mut is_other = self.clients.iter().any(Client::is_over);
@@ -243,7 +266,7 @@ impl Watcher {
         if is_other {
             self.plan();
         }
-        is_behind
+        read >= AT_ONCE
     }
 
     /// Reads records from the rings and passes them on. Returns their number.

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use crossbeam_channel::Receiver;
 use rtrb::Consumer;
 
 use super::traces::Traces;
-use super::{LONGEST_SNAP, LeftOut, Record, SharedLeftOut};
+use super::{LONGEST_SNAP, LeftOut, Record, Ringer, SharedLeftOut};
+use crate::vswitch::bell::Bell;
 
 /// The reading ends of one worker's two rings.
 #[derive(Debug)]
@@ -28,11 +30,29 @@ pub struct StreamReader {
     sources: Vec<Source>,
     bytes: Vec<u8>,
     traces: Option<Arc<Traces>>,
+    bell: Arc<Bell<Ringer>>,
 }
 
 impl StreamReader {
-    pub(super) fn new(sources: Vec<Source>, traces: Option<Arc<Traces>>) -> Self {
-        Self { sources, bytes: Vec::with_capacity(LONGEST_SNAP.into()), traces }
+    pub(super) fn new(sources: Vec<Source>, traces: Option<Arc<Traces>>, bell: Arc<Bell<Ringer>>) -> Self {
+        Self { sources, bytes: Vec::with_capacity(LONGEST_SNAP.into()), traces, bell }
+    }
+
+    /// Makes the workers wake the reader when they write a record: they send a message to this channel, which the caller must now wait for.
+    /// `None` if records are already waiting. Waking costs a worker a system call, so under load a reader should rather
+    /// [`read`](Self::read) from time to time.
+    pub fn sleep(&self) -> Option<&Receiver<()>> {
+        self.bell.prepare_to_sleep();
+        if self.sources.iter().all(|source| source.records.is_empty()) {
+            return Some(&self.bell.waker().told);
+        }
+        self.bell.awake();
+        None
+    }
+
+    /// Ends the sleep: workers no longer wake the reader.
+    pub fn awake(&self) {
+        self.bell.awake();
     }
 
     /// Calls `each` with the worker, the record and the packet's bytes, for at most `most` records of each worker. Records of a worker are

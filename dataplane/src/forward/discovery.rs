@@ -3,7 +3,7 @@
 //! The engine has already checked them: senders own the announced addresses, hop limit, lengths and options are valid, and pods send no
 //! router messages (CVE-2020-10749). This module checks what matters for answering and learning.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::fields;
 use super::icmp::node_address;
@@ -15,6 +15,9 @@ use crate::wire::ethernet::{self, Mac};
 use crate::wire::icmpv6::{self, ndisc};
 use crate::wire::{ipv6, protocol};
 use crate::{DropReason, Flow, LinkType, PortId, PortKind, Snapshot};
+
+/// The gateways that pods and the host use by convention: those of the CNI plugin, of `create`, and of the documentation.
+const GATEWAYS: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(169, 254, 1, 1), Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
 
 /// A request for an address's owner: the requesting host, its MAC address and the requested address.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +102,28 @@ impl<T> Forwarder<T> {
         };
         self.counters.requested += 1;
         self.send(port, message);
+    }
+
+    /// Announces the conventional gateways on a port in the next [`tick`](Self::tick). A peer that has requested the MAC address of one of
+    /// them in vain gets it now, and not with its next request a second later. Other peers ignore the announcement.
+    pub fn announce(&mut self, port: PortId) {
+        self.unannounced.push_back(port);
+    }
+
+    /// Queues the announcements for which the queue of messages has room.
+    pub(super) fn announce_gateways(&mut self) {
+        let (v4, v6) = GATEWAYS;
+        while self.messages.len() + 2 <= MAX_MESSAGES
+            && let Some(port) = self.unannounced.pop_front()
+        {
+            if self.sides.get(port.index()).is_some_and(|side| side.has_link() && side.kind != PortKind::Uplink) {
+                self.send(port, Message::ArpReply { about: v4, asker: v4, to: ethernet::BROADCAST });
+                self.send(
+                    port,
+                    Message::Advertisement { about: v6, asker: Ipv6Addr::UNSPECIFIED, to: ethernet::BROADCAST },
+                );
+            }
+        }
     }
 
     /// Queues an answer, unless the port exceeds its rate limit.

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! The vswitch is a router with one MAC address per port. On pod and host ports it answers ARP and neighbour solicitations for every
-//! address except the asker's own (proxy ARP), so pods may use any gateway. On the uplink it answers only for addresses of the node and its
+//! address except the asker's own (proxy ARP), so pods may use any gateway. It announces the conventional ones on a new port. On the uplink it answers only for addresses of the node and its
 //! pods. ARP, neighbour discovery and router advertisements are never forwarded. A host behind the vswitch needs static routes or its own
 //! routing daemon.
 //!
@@ -144,6 +144,8 @@ pub struct Forwarder<T> {
     has_news: bool,
     released: VecDeque<Released<T>>,
     messages: VecDeque<(PortId, Mac, Message)>,
+    /// Ports on which the conventional gateways are not announced yet.
+    unannounced: VecDeque<PortId>,
     limits: Limits,
     next_tick: u64,
     next_probe: u64,
@@ -164,6 +166,7 @@ impl<T> Forwarder<T> {
             has_news: false,
             released: VecDeque::new(),
             messages: VecDeque::with_capacity(MAX_MESSAGES),
+            unannounced: VecDeque::new(),
             limits: Limits::new(),
             next_tick: 0,
             next_probe: 0,

@@ -119,7 +119,7 @@ impl<T> Forwarder<T> {
         self.pending.len() + self.released.len()
     }
 
-    /// Repeats requests, and releases packets whose neighbours were resolved or timed out. Call it once per burst, and about ten times a
+    /// Repeats requests, announces gateways, and releases packets whose neighbours were resolved or timed out. Call it once per burst, and about ten times a
     /// second without packets.
     pub fn tick(&mut self, snapshot: &Snapshot) {
         if self.has_news {
@@ -137,6 +137,7 @@ impl<T> Forwarder<T> {
             let neighbours = Arc::clone(&self.neighbours);
             neighbours.maintain(self.now, TICK, |request| self.send_request(snapshot, request));
         }
+        self.announce_gateways();
     }
 
     /// Returns the next released packet. Call it until it returns `None`.

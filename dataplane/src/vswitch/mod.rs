@@ -85,6 +85,8 @@ pub(crate) enum Command {
     AddTrunk(Box<dyn Port>),
     /// Connects the port over the trunk, with the slot as the tag of its packets.
     Attach(PortId, FlowSlot),
+    /// Announces the conventional gateways on the port, in the next round.
+    Announce(PortId),
     /// Closes the port. Its sessions stay.
     Remove(PortId),
     /// Ends the sessions of a port whose pod is gone.
@@ -191,6 +193,13 @@ impl Vswitch {
         for worker in 0..self.workers.len() {
             self.tell(worker, Command::Attach(id, slot));
         }
+    }
+
+    /// Announces the conventional gateways on a newly added pod's or host's port. The peer may have requested its gateway's MAC address while
+    /// the port was closed. Its kernel would repeat the request only after a second, and hold its packets until then.
+    pub fn announce(&self, id: PortId) {
+        // The worker with the port's first queue, if the port has queues.
+        self.tell(id.index() % self.workers.len(), Command::Announce(id));
     }
 
     /// Closes all queues of a port and forgets its peer's MAC address. Its sessions stay, in case that the port is added again.

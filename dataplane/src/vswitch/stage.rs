@@ -220,6 +220,11 @@ impl Stage {
         self.engine.end_port(id);
     }
 
+    /// Announces the conventional gateways on a port, in the next round.
+    pub(super) fn announce(&mut self, id: PortId) {
+        self.forwarder.announce(id);
+    }
+
     /// Attaches a stream, which replaces the current one. `None` detaches the current stream.
     pub(super) fn set_stream(&mut self, stream: Option<Box<StreamWriter>>) {
         self.ledger.stream = stream;

@@ -113,6 +113,7 @@ impl WorkerLoop {
                 Ok(Command::Reach(id, worker, slot)) => self.stage.reach(id, worker, slot),
                 Ok(Command::AddTrunk(queue)) => self.stage.add_trunk(queue),
                 Ok(Command::Attach(id, slot)) => self.stage.attach(id, slot),
+                Ok(Command::Announce(id)) => self.stage.announce(id),
                 Ok(Command::Remove(id)) => self.stage.remove(id),
                 Ok(Command::End(id)) => self.stage.end(id),
                 Ok(Command::Stream(stream)) => self.stage.set_stream(stream),

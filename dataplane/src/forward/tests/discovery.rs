@@ -49,6 +49,37 @@ fn solicitations_of_pods_and_host_are_answered_too() {
 }
 
 #[test]
+fn gateways_are_announced_on_a_new_port_to_whoever_has_asked_for_them_in_vain() {
+    let mut node = Node::new();
+    for port in [A, UPLINK, HOST] {
+        node.forwarder.announce(port);
+    }
+    assert_eq!(node.messages(), [], "the snapshot of the next round has the port");
+    node.tick();
+    let told = node.messages();
+    assert_eq!(
+        told.iter().map(|(port, _)| *port).collect::<Vec<_>>(),
+        [A, A, HOST, HOST],
+        "others own the uplink's gateways"
+    );
+    for (port, frame) in [&told[0], &told[2]] {
+        assert_eq!((destination(frame), source(frame)), (EVERYBODY, own(*port)));
+        assert_eq!(arp_reply(frame), ("169.254.1.1".to_owned(), own(*port)));
+    }
+    assert_eq!(advertised(&told[1].1), "fe80::1");
+    // More than the queue of messages holds: none is lost.
+    for _ in 0..MAX_MESSAGES {
+        node.forwarder.announce(A);
+    }
+    let mut count = 0;
+    for _ in 0..3 {
+        node.tick();
+        count += node.messages().len();
+    }
+    assert_eq!((count, node.forwarder.counters().messages_lost), (2 * MAX_MESSAGES, 0));
+}
+
+#[test]
 fn nobody_is_told_that_their_own_address_is_taken() {
     let mut node = Node::new();
     for frame in [

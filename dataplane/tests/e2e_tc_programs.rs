@@ -342,7 +342,7 @@ fn what_a_process_with_another_layout_has_left_is_detached_by_the_next_one_and_b
         lab.net.inside("sw", || {
             port.open().unwrap();
             while port.wants_links() {
-                port.use_link().unwrap();
+                port.use_links().unwrap();
             }
         });
         lab.datapath.stay();

@@ -15,9 +15,8 @@ use crate::interfaces::{AttachError, OpenError};
 use crate::links::Pace;
 use crate::log;
 
-/// The kernel reports all relevant changes, including removed filters, so polling only covers lost messages. At this pace, 500 idle ports
-/// use 0.3 % of a core.
-pub(super) const PACE: Pace = Pace { table: Duration::from_secs(5), ask: 4 };
+/// The kernel reports all relevant changes, including removed filters and lost messages. This only guards against a fault of kernel or vswitch.
+pub(super) const PACE: Pace = Pace { table: Duration::from_secs(30), ask: 2 };
 
 /// An attachment to an interface: programs at its tc hooks.
 #[derive(Debug)]
@@ -61,9 +60,9 @@ impl TcOpenable {
         }
     }
 
-    /// Replaces the tc filters of the interface by a link (tcx), which other programs cannot remove.
+    /// Replaces the tc filters of the interface by links (tcx), which other programs cannot remove.
     pub(super) fn settle(&mut self) -> Result<(), String> {
-        self.attachment.use_link().map_err(|error| {
+        self.attachment.use_links().map_err(|error| {
             self.has_only_filters = true;
             format!("its programs stay attached as clsact filters, which other programs can remove: {error}")
         })

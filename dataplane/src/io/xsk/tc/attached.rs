@@ -90,18 +90,19 @@ impl Attached {
         Ok(true)
     }
 
-    /// Replaces a filter by a link if links are available. The interface must be in the calling thread's network namespace.
+    /// Attaches a link instead of a filter if links are available. The interface must be in the calling thread's network namespace. Returns
+    /// the filter, which the caller must detach. `None` if nothing changed.
     ///
     /// # Errors
     /// If the kernel refuses. The filter stays.
-    pub(super) fn use_link(&mut self, datapath: &TcDatapath, hook: Hook) -> io::Result<()> {
-        let Self::Filter(filter) = self else { return Ok(()) };
+    pub(super) fn use_link(&mut self, datapath: &TcDatapath, hook: Hook) -> io::Result<Option<Filter>> {
+        let Self::Filter(filter) = self else { return Ok(None) };
         let interface = filter.interface().ok_or(io::ErrorKind::NotFound)?;
-        if let Some(link) = link(datapath, hook, interface)? {
-            filter.detach();
-            *self = link;
+        let Some(link) = link(datapath, hook, interface)? else { return Ok(None) };
+        match std::mem::replace(self, link) {
+            Self::Filter(filter) => Ok(Some(filter)),
+            Self::Link(_) => Ok(None),
         }
-        Ok(())
     }
 
     /// Records that both filters of a port share a queueing discipline, so that detaching the last one removes it.

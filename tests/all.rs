@@ -60,6 +60,7 @@ mod e2e_host_port;
 mod e2e_hubble;
 mod e2e_hubble_tls;
 mod e2e_identity;
+mod e2e_idle;
 mod e2e_interfaces;
 mod e2e_kubernetes;
 mod e2e_masquerade;

@@ -15,7 +15,7 @@ use bulkhead_dataplane::io::in_namespace;
 use serde_json::{Value, json};
 
 /// An answer, or the code and message of a failure.
-type Told = Result<Value, (String, String)>;
+pub(crate) type Told = Result<Value, (String, String)>;
 
 /// Sends a request to the vswitch on a new connection.
 fn ask(socket: &Path, request: &str, arguments: &Value) -> Told {
@@ -35,7 +35,7 @@ fn ask(socket: &Path, request: &str, arguments: &Value) -> Told {
 }
 
 /// A CNI plugin's actions for a lab's pods. A container has the name of its pod.
-trait Plugin {
+pub(crate) trait Plugin {
     fn socket(&self) -> PathBuf;
     /// Makes a pod as a plugin finds it: the host end is down, and the configuration does not list it.
     fn container(&mut self, name: &str, labels: &str);

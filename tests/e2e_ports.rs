@@ -163,6 +163,8 @@ fn a_second_sigterm_ends_at_once_what_waits_for_a_file() {
     assert_eq!(file.hear(), "ready");
     assert_eq!(file.hear(), "waits", "the control thread opens the configuration");
     assert!(lab.pings("a", &b), "the workers wait for nobody");
+    // Filters would stay when the process ends.
+    lab.until_linked();
     lab.vswitch().signal("TERM");
     // Within a second, the vswitch treats a second SIGTERM as the same request, passed on by a shell or `timeout`.
     std::thread::sleep(Duration::from_millis(1_100));

@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// without a server.
 const KEEPING: Duration = Duration::from_secs(60);
 
-/// Interval of checking whether to save the state.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time until saving is tried again, if the state was changing.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The policy thread's connection to the API server.
 pub(super) struct Api {
@@ -135,9 +135,10 @@ impl Api {
         self.is_unkept = true;
     }
 
-    /// Returns when to check again whether the state must be saved, if no notice arrives before: [`LOOK`] from now.
+    /// Returns when to call [`keep`](Self::keep) if no notice arrives before.
     pub(super) fn next_look(&self) -> Instant {
-        Instant::now() + LOOK
+        let is_waiting = self.is_unkept && self.path.is_some();
+        if is_waiting { self.next_keeping } else { Instant::now() + KEEPING }
     }
 
     /// Returns the state that an earlier process saved. `None` if none was saved or saving is off, or if the file is invalid (logged).
@@ -155,8 +156,11 @@ impl Api {
             return;
         };
         let encode = |objects: &mut dyn Iterator<Item = &Object>| last_good::encode(&self.node, objects);
-        // If the state has changed since, the next one follows soon.
-        let Some(text) = self.follower.with_taken(encode) else { return };
+        let Some(text) = self.follower.with_taken(encode) else {
+            // The state has changed since, and the next one follows soon.
+            self.next_keeping = Instant::now() + AGAIN;
+            return;
+        };
         (self.is_unkept, self.next_keeping) = (false, Instant::now() + KEEPING);
         let write = move || {
             let written = text.and_then(|text| last_good::write(&path, &text));

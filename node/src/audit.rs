@@ -5,8 +5,8 @@
 //!                                                |   `--> Ledger --> `bulkhead audit report`, /metrics, status
 //!                                                `--once a second at most--> audit-NODE.gz
 //! ```
-//! Workers never wait: connections that do not fit the channel are counted as untold. The thread polls the channel, so that workers need
-//! not wake it.
+//! Workers never wait: connections that do not fit the channel are counted as untold. The first connection wakes the thread, which then
+//! rests before it reads the channel, so that workers need not wake it for each.
 //!
 //! **Invariant.** A connection that a worker counted is in the ledger or counted as untold. The ledger is on disk a second later.
 
@@ -25,7 +25,7 @@ use bulkhead_classifier::protocol;
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::AuditedPolicy;
 use bulkhead_dataplane::{AuditTap, Audited};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender, never, select};
 
 use super::composer::Composer;
 use super::log;
@@ -35,10 +35,13 @@ use bulkhead_observe::admin::{AuditReport, AuditedConnection, AuditedPolicyRow};
 use file::AuditFile;
 use ledger::{Connection, Ledger};
 
-/// Polling interval of the channel. It holds 8,192 connections, which suffices for 40,000 new audited connections per second.
+/// Time in which connections gather after the first one. The channel holds 8,192, which suffices for 40,000 new audited connections per
+/// second.
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Minimum time between two writes of the file.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
+/// Time until the thread wakes up if there is nothing to write.
+const IDLE: Duration = Duration::from_secs(3600);
 /// How long to wait for the names of addresses. Without names, connections are counted by address.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -78,6 +81,11 @@ impl Audit {
         };
         let refused_files = AtomicU64::new(refused_files);
         Self { ledger: Mutex::new(ledger), file, refused_files, origins }
+    }
+
+    /// Whether the counts have changed since they were last saved.
+    fn is_unwritten(&self) -> bool {
+        self.file.is_some() && self.lock().has_changed()
     }
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
@@ -200,14 +208,21 @@ fn protocol_name(number: u8) -> String {
 
 /// A handle to the audit thread.
 pub(super) struct Handle {
-    stop: Sender<()>,
+    /// Channel of one message: other policies may be audited. Closing it ends the thread.
+    look: Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Handle {
+    /// Makes the thread read which policies are audited.
+    pub(super) fn look(&self) {
+        // A message that is already in the channel suffices.
+        let _ = self.look.try_send(());
+    }
+
     /// Adds the workers' remaining connections, writes the file and ends the thread.
     pub(super) fn stop(self) {
-        drop(self.stop);
+        drop(self.look);
         // A panicked thread has already logged its panic.
         let _ = self.thread.join();
     }
@@ -219,21 +234,40 @@ impl Handle {
 /// If the thread cannot be started.
 pub(super) fn start(audit: Arc<Audit>, composer: Arc<Composer>, names: Names) -> std::io::Result<(Handle, AuditTap)> {
     let (tap, told) = AuditTap::new();
-    let (stop, stopped) = crossbeam_channel::bounded::<()>(0);
+    let (look, looks) = crossbeam_channel::bounded(1);
     // So that a report right after the start includes the audited policies.
     know(&audit, &composer);
-    let follow = move || follow(&audit, &composer, &names, &told, &stopped);
+    let follow = move || follow(&audit, &composer, &names, told, &looks);
     let thread = std::thread::Builder::new().name("audit".into()).spawn(follow)?;
-    Ok((Handle { stop, thread }, tap))
+    Ok((Handle { look, thread }, tap))
 }
 
-fn follow(audit: &Audit, composer: &Composer, names: &Names, told: &Receiver<Audited>, stopped: &Receiver<()>) {
+fn follow(audit: &Audit, composer: &Composer, names: &Names, mut told: Receiver<Audited>, looks: &Receiver<()>) {
     let (mut written, mut failed) = (Instant::now(), None);
+    let (mut waiting, nothing) = (Vec::new(), never());
     loop {
-        let is_over = !matches!(stopped.recv_timeout(INTERVAL), Err(RecvTimeoutError::Timeout));
+        let to_write = audit.is_unwritten().then(|| WRITE_EVERY.saturating_sub(written.elapsed()));
+        let (first, patience) = match waiting.is_empty() {
+            true => (&told, to_write.unwrap_or(IDLE)),
+            // Nobody waits for the channel while connections gather in it.
+            false => (&nothing, INTERVAL),
+        };
+        let mut is_over = false;
+        select! {
+            recv(first) -> audited => {
+                match audited {
+                    Ok(audited) => waiting.push(audited),
+                    // The workers have ended.
+                    Err(_) => told = never(),
+                }
+                continue;
+            }
+            recv(looks) -> look => is_over = look.is_err(),
+            default(patience) => {}
+        }
         if let Some(known) = know(audit, composer) {
-            let all: Vec<Audited> = told.try_iter().collect();
-            audit.take(&all, names, &known);
+            waiting.extend(told.try_iter());
+            audit.take(&std::mem::take(&mut waiting), names, &known);
         }
         if is_over || written.elapsed() >= WRITE_EVERY {
             written = Instant::now();

@@ -236,9 +236,9 @@ impl Composer {
         }
     }
 
-    /// Frees tables that workers still used at the last change.
-    pub(super) fn collect(&self) {
-        self.publisher.collect();
+    /// Frees tables that workers still used at the last change. Returns the number of snapshots that are still in use.
+    pub(super) fn collect(&self) -> usize {
+        self.publisher.collect()
     }
 
     /// Returns the number of the port with this name. `None` if the name has no number.

@@ -34,8 +34,8 @@ use super::state::DENYING;
 use super::watch::Watch;
 use bulkhead_answers::args::Format;
 
-/// How often to check the configuration file. Unlike for the state's files, no promised delay depends on this. SIGHUP checks immediately.
-const CONFIG_INTERVAL: Duration = Duration::from_millis(250);
+/// Time until the main thread looks again whether workers still hold replaced tables. A worker that sleeps holds them for up to 150 ms.
+const COLLECT: Duration = Duration::from_millis(250);
 
 /// The running vswitch, as its main thread sees it.
 pub(super) struct Daemon {
@@ -76,35 +76,29 @@ impl Daemon {
     /// If a thread has died, which is a bug: the vswitch would silently lose traffic or ignore changes.
     pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
         let dead = loop {
-            if let Some(dead) = self.dead_threads() {
-                break Some(dead);
-            }
             if self.config_watch.has_changed() {
                 self.reconfigure();
             }
-            // Retries changes that could not be published, and frees tables that workers used at the last change.
-            self.composer.retry();
-            self.composer.collect();
-            if self.host_port.as_ref().is_some_and(HostPort::is_due) {
-                self.lead();
-            }
-            let next_look = self.config_watch.next_look().saturating_duration_since(Instant::now());
+            let next = self.tidy().saturating_duration_since(Instant::now());
             let (requests, notices) = (self.requests.clone(), self.notices.clone());
             select! {
+                recv(self.config_watch.events()) -> event => self.config_watch.hear(event),
                 recv(requests) -> request => match request.unwrap_or(Request::Stop) {
                     Request::Stop => break None,
                     Request::Summary => self.summarize(),
                     Request::Look => self.hurry("SIGHUP"),
                 },
-                // An error means that all senders are dead, which `dead_threads` reports.
+                // The threads that send notices report their own end.
                 recv(notices) -> notice => match notice {
                     Ok(Notice::Settled { open, all }) => self.announce(open, all)?,
                     Ok(Notice::Look) => self.hurry("the admin socket"),
                     Ok(Notice::Policy) => self.follow_policy()?,
                     Ok(Notice::Services) => self.lead(),
-                    Err(_) => {}
+                    Ok(Notice::Died(who)) => break Some(who),
+                    // What the interfaces thread has published is tidied up above.
+                    Ok(Notice::Ports) | Err(_) => {}
                 },
-                default(next_look) => {}
+                default(next) => {}
             }
         };
         let stopped = self.stop();
@@ -115,8 +109,21 @@ impl Daemon {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// Does what follows from other threads' changes: retries those that could not be published, frees replaced tables, and checks the
+    /// node's routes. Returns when to call this and to look at the configuration again if no message arrives.
+    fn tidy(&mut self) -> Instant {
+        self.composer.retry();
+        let collect = (self.composer.collect() > 0).then(|| Instant::now() + COLLECT);
+        if self.host_port.as_ref().is_some_and(HostPort::is_due) {
+            self.lead();
+        }
+        let times = [collect, self.composer.next_attempt(), self.host_port.as_ref().map(HostPort::next_check)];
+        times.into_iter().flatten().fold(self.config_watch.next_look(), Instant::min)
+    }
+
     /// After a policy change, checks the next hops of other nodes' pods, and updates the node's routes over the host port.
     fn follow_policy(&mut self) -> anyhow::Result<()> {
+        self.auditor.look();
         self.next_hops.check(&self.composer.peers(), &self.config);
         self.lead();
         self.take_over()
@@ -125,17 +132,6 @@ impl Daemon {
     /// Updates the kernel routes by which the node's own processes reach pods and Services over the host port.
     fn lead(&mut self) {
         self.host_port.iter_mut().for_each(|port| port.lead(self.composer.destinations()));
-    }
-
-    fn dead_threads(&self) -> Option<String> {
-        match self.vswitch.dead_workers() {
-            0 if self.interfaces.is_dead() => Some("the interfaces thread has".to_owned()),
-            0 if self.ports.is_dead() => Some("the ports thread has".to_owned()),
-            0 if self.policy.is_dead() => Some("the policy thread has".to_owned()),
-            0 if self.observer.has_lost_source() => Some("the kubernetes thread has".to_owned()),
-            0 => None,
-            dead => Some(format!("{dead} workers have")),
-        }
     }
 
     /// Ends the takeover from the previous process when every port was tried and a state is loaded. Until then that process's flows go on

@@ -24,13 +24,14 @@ use bulkhead_dataplane::io::{
     FlowSlot, KernelFlowCache, LinkStatus, TcDatapath, Umem, XskPort, default_route_interfaces, set_link_up,
 };
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchEvent};
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 
 use super::composer::Composer;
 use super::config::{Mode, PortEntry};
 use super::interfaces::{AttachError, Datapath, Interfaces, OpenError, Opening};
 use super::links::Pace;
 use super::log;
+use super::notice::Notice;
 use big_tcp::BigTcp;
 pub(super) use flow_cache::{Accounts, Cached};
 use tc::{TcOpenable, TcOpening, TcPorts};
@@ -99,6 +100,7 @@ pub(super) struct LinuxDatapath {
     vswitch: Arc<Vswitch>,
     composer: Arc<Composer>,
     events: Receiver<VswitchEvent>,
+    notices: Sender<Notice>,
     /// Workers' reports of failed ports that [`next_failure`](Self::next_failure) has not returned yet.
     failed: VecDeque<VswitchEvent>,
     opened: Vec<NewPort>,
@@ -107,7 +109,13 @@ pub(super) struct LinuxDatapath {
 }
 
 impl LinuxDatapath {
-    pub(super) fn new(config: DatapathConfig, vswitch: Arc<Vswitch>, composer: Arc<Composer>) -> Self {
+    /// Creates the datapath without any attachment. The main thread learns from `notices` that a worker has ended.
+    pub(super) fn new(
+        config: DatapathConfig,
+        vswitch: Arc<Vswitch>,
+        composer: Arc<Composer>,
+        notices: Sender<Notice>,
+    ) -> Self {
         let DatapathConfig { mode, big_tcp, force, umem, flow_cache, tc } = config;
         let events = vswitch.event_channel();
         Self {
@@ -119,6 +127,7 @@ impl LinuxDatapath {
             vswitch,
             composer,
             events,
+            notices,
             failed: VecDeque::new(),
             opened: Vec::new(),
             default_routes: None,
@@ -130,7 +139,7 @@ impl LinuxDatapath {
         self.events.clone()
     }
 
-    /// Returns how often to poll the interfaces, in addition to the kernel's notifications.
+    /// Returns how often to read the interfaces, in addition to the kernel's notifications.
     pub(super) const fn pace(&self) -> Pace {
         match self.kind {
             Kind::Xdp(_) => xdp::PACE,
@@ -157,6 +166,8 @@ impl LinuxDatapath {
                     "worker {worker} panicked and continues with its sessions: this is a bug in bulkhead\n\
                      help: report the panic message above this line"
                 )),
+                // Fails only at shutdown.
+                VswitchEvent::WorkerEnded { .. } => drop(self.notices.send(Notice::Died("a worker has"))),
                 VswitchEvent::TrunkGone { error } => log::error(&format!(
                     "the trunk has failed, and no new connection passes: {error}\n\
                      help: restart the vswitch; no other program may change or remove its trunk interface"
@@ -194,6 +205,7 @@ impl LinuxDatapath {
                 }
                 Handover::Tc(slot) => self.vswitch.attach_port(id, slot),
             }
+            self.vswitch.announce(id);
             said.push((name, text));
         }
         if !said.is_empty() {

@@ -120,8 +120,12 @@ impl HostPort {
     /// Whether to set the routes again: after [`AGAIN`] if the kernel refused one, else after [`LOOK`]. When the node loses an address, the
     /// kernel removes the routes with that source, and does not restore them with the address.
     pub(super) fn is_due(&self) -> bool {
-        let since = self.tried.elapsed();
-        since >= LOOK || (!self.refused.is_empty() && since >= AGAIN)
+        Instant::now() >= self.next_check()
+    }
+
+    /// Returns when to set the routes again. See [`is_due`](Self::is_due).
+    pub(super) fn next_check(&self) -> Instant {
+        self.tried + if self.refused.is_empty() { LOOK } else { AGAIN }
     }
 
     /// Returns the routes that the kernel should have. Existing routes are kept where the destinations are still unknown.

@@ -137,8 +137,8 @@ pub(super) async fn serve(endpoint: Endpoint, observer: Observer, hub: Hub) {
                 Err(error) => return super::log::error(&format!("cannot serve Hubble clients: {error}")),
             };
             let acceptor = tls.as_ref().map(Tls::acceptor);
-            if let Some(tls) = tls {
-                tokio::spawn(tls.follow());
+            if let Some(Err(error)) = tls.map(Tls::follow) {
+                super::log::error(&format!("hubble.tls: renewed files take effect only after a restart: {error}"));
             }
             loop {
                 match accepting.accept().await {

@@ -34,7 +34,8 @@
 //!
 //! Polling all interfaces every 100 ms was rejected: a new interface would be unprotected for up to that long, and 250 idle ports cost 10 %
 //! of a core. State changes driven by single messages were rejected too, as a lost or repeated message would leave a wrong state forever.
-//! [`Interfaces::reconcile`] compares the states with the whole table; messages only select the interfaces to query in more detail.
+//! [`Interfaces::reconcile`] compares the states with the whole table if that has changed; messages only select the interfaces to query in
+//! more detail.
 
 mod cause;
 mod datapath;
@@ -190,7 +191,10 @@ impl<D: Datapath> Interfaces<D> {
     /// more. Opens nothing. Returns whether the snapshot must change: for an open port, or for an interface that comes or goes.
     pub(super) fn reconcile(&mut self, links: &Links, changes: &Changes, datapath: &mut D, now: Instant) -> bool {
         let (mut changed, counters) = (false, &mut self.counters);
-        for interface in &mut self.interfaces {
+        let is_concerned = |interface: &Interface<_>| {
+            !changes.is_table_same() || interface.state.attached().is_some_and(|index| changes.touch(index))
+        };
+        for interface in self.interfaces.iter_mut().filter(|interface| is_concerned(interface)) {
             let link = links.named(&interface.entry.interface);
             if link.is_none() && !links.is_whole() {
                 continue;
@@ -209,17 +213,25 @@ impl<D: Datapath> Interfaces<D> {
                 changed = true;
             }
         }
-        // Computed after the loop above has moved attachments without a name or port to `kept`.
-        let mut owners: HashMap<u32, usize> = HashMap::new();
+        if self.interfaces.iter().any(|interface| interface.state.attached().is_none()) {
+            // After the loop above has moved attachments without a name or port to `kept`.
+            changed |= self.attach_all(links, changes, datapath, now);
+        }
+        if links.is_whole() {
+            self.release(datapath);
+        }
+        changed
+    }
+
+    /// Attaches all ports that can be attached. Returns whether an interface comes or goes.
+    fn attach_all(&mut self, links: &Links, changes: &Changes, datapath: &mut D, now: Instant) -> bool {
         let attached = |(at, interface): (usize, &Interface<_>)| Some((interface.state.attached()?, at));
-        owners.extend(self.interfaces.iter().enumerate().filter_map(attached));
+        let mut owners: HashMap<u32, usize> = self.interfaces.iter().enumerate().filter_map(attached).collect();
+        let mut changed = false;
         for at in 0..self.interfaces.len() {
             let was_gone = self.interfaces[at].is_gone();
             self.attach(at, &mut owners, links, changes, datapath, now);
             changed |= self.interfaces[at].is_gone() != was_gone;
-        }
-        if links.is_whole() {
-            self.release(datapath);
         }
         changed
     }

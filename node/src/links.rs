@@ -31,6 +31,8 @@ pub(super) struct Changes {
     touched: BTreeSet<u32>,
     /// Indexes that were free meanwhile, so that another interface may have them now.
     renewed: BTreeSet<u32>,
+    /// Whether the table differs.
+    table: bool,
     /// Whether any interface may have changed in any way.
     all: bool,
 }
@@ -50,6 +52,16 @@ impl Changes {
     pub(super) const fn is_all(&self) -> bool {
         self.all
     }
+
+    /// Whether names, indexes and states are as before: interfaces have changed at most in ways that the table does not show.
+    pub(super) const fn is_table_same(&self) -> bool {
+        !self.table && !self.all
+    }
+
+    /// Whether no interface has changed.
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The known interfaces of the node, and their changes since these were last taken.
@@ -66,6 +78,7 @@ pub(super) struct Links {
 impl Links {
     /// Updates the table by an rtnetlink message, and records the interface as changed. A lost message marks the table as incomplete.
     pub(super) fn apply(&mut self, event: LinkEvent) {
+        self.changes.table |= matches!(event, LinkEvent::Changed(_) | LinkEvent::Removed(_));
         match event {
             LinkEvent::Changed(link) => {
                 self.changes.touched.insert(link.index);
@@ -96,6 +109,7 @@ impl Links {
             self.changes.touched.insert(index);
             self.changes.renewed.insert(index);
         }
+        self.changes.table |= !self.changes.touched.is_empty();
         self.is_whole = true;
     }
 

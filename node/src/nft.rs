@@ -146,12 +146,15 @@ impl Enforcer {
             let next =
                 next.into_iter().flatten().min().map_or(ROUTES, |next| next.saturating_duration_since(Instant::now()));
             let (asked, lookups) = (self.asked.clone(), self.lookups.clone());
+            let (files, configuration) = (self.state.file_events(), self.config_watch.events());
             select! {
                 recv(requests) -> request => match request.unwrap_or(Request::Stop) {
                     Request::Stop => break,
                     Request::Summary => self.summarize(),
                     Request::Look => self.hurry("SIGHUP"),
                 },
+                recv(files) -> event => self.state.hear_of_files(event),
+                recv(configuration) -> event => self.config_watch.hear(event),
                 recv(asked) -> asked => if asked.is_ok() { self.hurry("the admin socket") },
                 // The newest state was enforced or refused above.
                 recv(lookups) -> lookup => if let Ok(lookup) = lookup {

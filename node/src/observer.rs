@@ -302,11 +302,6 @@ impl Observer {
         self.about.is_settled.load(Ordering::Relaxed) && !self.composer.enforced().is_denying && self.is_alive()
     }
 
-    /// Whether the thread that follows the API server has died, which is a bug.
-    pub(super) fn has_lost_source(&self) -> bool {
-        self.about.follower.as_ref().is_some_and(|follower| follower.is_dead())
-    }
-
     /// Whether all workers run. Does not wait for them.
     pub(super) fn is_alive(&self) -> bool {
         self.vswitch.upgrade().is_none_or(|vswitch| vswitch.dead_workers() == 0)

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bulkhead_control::attachments::Standing;
@@ -16,7 +15,7 @@ use crossbeam_channel::{Receiver, Sender, never, select};
 use super::composer::{Composer, Policy};
 use super::log;
 use super::names::{Lookup, Names};
-use super::notice::Notice;
+use super::notice::{Notice, Obituary};
 use super::own_addresses;
 use super::ports::{Attach, Event};
 use super::state::{Judging, LiveState};
@@ -41,19 +40,18 @@ pub(super) struct Handle {
     attach: Sender<Attach>,
     judging: Sender<Judging>,
     names: Names,
-    thread: JoinHandle<()>,
 }
 
 impl Handle {
     /// Makes the thread check the files now.
     pub(super) fn look(&self) {
-        // A full channel already has this request. A closed one means that the thread is dead: see `is_dead`.
+        // A full channel already has this request. A closed one means that the thread is dead: see `Notice::Died`.
         let _ = self.look.try_send(());
     }
 
     /// Makes the thread compile with another engine, and audit or enforce policies by another default.
     pub(super) fn judge(&self, judging: Judging) {
-        // An error means that the thread is dead: see `is_dead`.
+        // An error means that the thread is dead: see `Notice::Died`.
         let _ = self.judging.send(judging);
     }
 
@@ -65,11 +63,6 @@ impl Handle {
     /// Returns a client for lookups of names and addresses at this thread.
     pub(super) fn names(&self) -> Names {
         self.names.clone()
-    }
-
-    /// Whether the thread has ended without being stopped, which is a bug.
-    pub(super) fn is_dead(&self) -> bool {
-        self.thread.is_finished()
     }
 }
 
@@ -89,9 +82,12 @@ pub(super) fn start(
     let (names, lookups) = Names::new();
     let known = Known { ports, change: 0, told: None };
     let inbox = Inbox { look: asked, attached, judging: selected, lookups };
-    let follow = move || follow(state, &composer, &inbox, &notices, known);
-    let thread = std::thread::Builder::new().name("policy".into()).spawn(follow)?;
-    Ok(Handle { look, attach, judging, names, thread })
+    let follow = move || {
+        let _obituary = Obituary { who: "the policy thread has", notices: notices.clone() };
+        follow(state, &composer, &inbox, &notices, known);
+    };
+    std::thread::Builder::new().name("policy".into()).spawn(follow)?;
+    Ok(Handle { look, attach, judging, names })
 }
 
 /// What this thread last reported to the ports thread about the attached pods.
@@ -125,6 +121,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
         let rest = rested.saturating_duration_since(Instant::now());
         let (changes, longest) = if rest.is_zero() { (&server, Duration::MAX) } else { (&nothing, rest) };
         let next_look = state.next_look().saturating_duration_since(Instant::now()).min(longest);
+        let files = state.file_events();
         let (mut attach, mut judging) = (None, None);
         select! {
             recv(inbox.look) -> asked => match asked {
@@ -144,10 +141,14 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
                 Ok(()) => renumbered = true,
                 Err(_) => addresses = never(),
             },
+            recv(files) -> event => state.hear_of_files(event),
             recv(changes) -> told => match told {
                 Ok(notice) => state.hear(&notice),
-                // The thread is dead, which the main thread detects.
-                Err(_) => server = never(),
+                Err(_) => {
+                    server = never();
+                    // Fails only if the main thread has ended.
+                    let _ = notices.send(Notice::Died("the kubernetes thread has"));
+                }
             },
             default(if renumbered { Duration::ZERO } else { next_look }) => {}
         }

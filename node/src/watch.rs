@@ -1,24 +1,40 @@
-//! Detects changes of files by polling their size, times and identity.
+//! Detects changes of files: inotify says when to look, and a comparison of the files' size, times and identity says whether they changed.
 //!
-//! The alternative was inotify. It watches inodes: a mounted ConfigMap (which redirects a symbolic link) and an editor that renames need
-//! watches on every folder of every path. After an overflow of its queue, polling is needed anyway. Polling a few files 20 times a second
-//! costs a thousandth of a core.
-//!
-//! A file is not read while it is being written: a change counts when two polls in a row see the same, and the reader polls once more after
+//! ```text
+//!   inotify --> [ events ] --wake--> look --as before--> wait for an event, at most SAFETY
+//!                                     ^ `--different--> look again after REST --the same--> read
+//!                                     `--changing------------'
+//! ```
+//! A file is not read while it is being written: a change counts when two looks in a row see the same, and the reader looks once more after
 //! it has read. Half of a policy file is a valid but different state, so programs should write a new file and rename it.
+//!
+//! inotify does not report what another machine changes on a network file system. Files there, and those that the kernel does not let watch,
+//! are polled every [`INTERVAL`], which costs a thousandth of a core for a few files.
+
+mod events;
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Polling interval. With [`REST`] and compiling, it must fit into the 100 ms within which a change takes effect.
-pub(crate) const INTERVAL: Duration = Duration::from_millis(50);
+use crossbeam_channel::{Receiver, RecvError, RecvTimeoutError, never};
 
-/// Time until the next poll, after a poll that saw a new change.
+use crate::log;
+use events::FileEvents;
+
+/// Interval of looks at files whose changes the kernel does not report. With [`REST`] and compiling, it must fit into the 100 ms within
+/// which a change takes effect.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Interval of looks at files whose changes the kernel reports. Only what happens outside of the file system needs them, such as a mount
+/// over a folder.
+const SAFETY: Duration = Duration::from_secs(30);
+
+/// Minimum time between two looks. A file that looks the same after it is no longer being written.
 const REST: Duration = Duration::from_millis(15);
 
-/// The pause after a poll is at least this many times as long as the poll: a large folder on a slow disk is polled less often.
+/// The pause after a look is at least this many times as long as the look: a large folder on a slow disk is looked at less often.
 const SHARE: u32 = 20;
 
 /// Maximum depth of folders, as when reading: a link to a parent folder would never end.
@@ -68,46 +84,73 @@ impl Look {
     }
 }
 
-/// Watches files and folders for changes, by polling.
+/// Watches files and folders for changes.
 #[derive(Debug)]
 pub(crate) struct Watch {
     paths: Vec<PathBuf>,
     /// The files' versions when the caller last read them.
     read: Look,
-    /// The files' versions at the last poll.
+    /// The files' versions at the last look.
     last: Look,
-    interval: Duration,
+    /// The kernel's events. `None` if it reports none: the files are polled.
+    events: Option<FileEvents>,
+    /// When to look next if no event arrives.
     next: Instant,
+    /// When an event may cause the next look.
+    earliest: Instant,
 }
 
 impl Watch {
     /// Watches from now on: any later change is reported.
     pub(crate) fn new(paths: &[PathBuf]) -> Self {
-        Self::every(INTERVAL, paths)
+        let now = Instant::now();
+        let (paths, events) = (paths.to_vec(), watch(paths));
+        let mut watch = Self { paths, read: Look::default(), last: Look::default(), events, next: now, earliest: now };
+        watch.look();
+        watch.read = watch.last.clone();
+        watch
     }
 
-    /// As [`new`](Self::new), with this polling interval.
-    pub(crate) fn every(interval: Duration, paths: &[PathBuf]) -> Self {
-        let look = Look::at(paths);
-        Self { paths: paths.to_vec(), read: look.clone(), last: look, interval, next: Instant::now() + interval }
-    }
-
-    /// Makes the next [`Self::has_changed`] poll, however short ago the last poll was.
+    /// Makes the next [`Self::has_changed`] look, however short ago the last look was.
     pub(crate) fn hurry(&mut self) {
         self.next = Instant::now();
     }
 
-    /// Returns when the paths are polled next.
+    /// Returns when to call [`Self::has_changed`] if no event arrives.
     pub(crate) const fn next_look(&self) -> Instant {
         self.next
     }
 
-    /// Polls now. Returns whether the files are the same as when they were last read.
+    /// Returns the channel of the kernel's events. Pass what it receives to [`Self::hear`].
+    pub(crate) fn events(&self) -> Receiver<()> {
+        self.events.as_ref().map_or_else(never, |events| events.told().clone())
+    }
+
+    /// Takes an event, after which the files may have changed. If the kernel's events have ended, the files are polled from now on.
+    pub(crate) fn hear(&mut self, event: Result<(), RecvError>) {
+        if event.is_err() {
+            self.events = None;
+        }
+        self.next = self.next.min(self.earliest);
+    }
+
+    /// Waits until [`Self::has_changed`] must look.
+    pub(crate) fn wait(&mut self) {
+        while let Some(left) = self.next.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            match self.events().recv_timeout(left) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) => self.hear(Ok(())),
+                Err(RecvTimeoutError::Disconnected) => self.hear(Err(RecvError)),
+            }
+        }
+    }
+
+    /// Looks now. Returns whether the files are the same as when they were last read.
     pub(crate) fn is_read(&self) -> bool {
         Look::at(&self.paths) == self.read
     }
 
-    /// Returns a path that was neither a file nor a folder at the last poll, as reading it may never end. Ignores names in folders that are
+    /// Returns a path that was neither a file nor a folder at the last look, as reading it may never end. Ignores names in folders that are
     /// not read. `None` if all paths are files or folders.
     pub(crate) fn endless(&self) -> Option<&Path> {
         let is_read = |path: &Path| {
@@ -120,17 +163,27 @@ impl Watch {
 
     /// Whether the files have changed and are no longer being written. The caller must then read them and call [`Watch::was_read`].
     pub(crate) fn has_changed(&mut self) -> bool {
-        let started = Instant::now();
-        if started < self.next {
+        if Instant::now() < self.next {
             return false;
         }
-        let now = Look::at(&self.paths);
-        let at_rest = now == self.last;
-        self.last = now;
-        let has_changed = self.last != self.read;
-        let pause = if has_changed && !at_rest { REST } else { self.interval };
-        self.next = started + pause.max(started.elapsed() * SHARE);
+        let before = std::mem::take(&mut self.last);
+        self.look();
+        let (at_rest, has_changed) = (self.last == before, self.last != self.read);
+        if has_changed && !at_rest {
+            self.next = self.earliest;
+        }
         at_rest && has_changed
+    }
+
+    /// Looks at the files, and sets the times of the next look.
+    fn look(&mut self) {
+        let started = Instant::now();
+        // First the watches: a change after the look causes an event.
+        let is_told = self.events.as_ref().is_some_and(|events| events.follow(&self.paths));
+        self.last = Look::at(&self.paths);
+        let share = started.elapsed() * SHARE;
+        self.earliest = started + REST.max(share);
+        self.next = started + if is_told { SAFETY } else { INTERVAL.max(share) };
     }
 
     /// Records that the files were read after [`Watch::has_changed`]. Returns false if they changed meanwhile: the caller must discard what
@@ -142,9 +195,19 @@ impl Watch {
             self.read = now;
         } else {
             self.last = now;
+            self.next = Instant::now() + REST;
         }
         same
     }
+}
+
+/// Returns a source of events. `None` if there is nothing to watch, or the kernel refuses (logged).
+fn watch(paths: &[PathBuf]) -> Option<FileEvents> {
+    let events = (!paths.is_empty()).then(FileEvents::new)?;
+    let events = events.inspect_err(|error| {
+        log::warn(&format!("the kernel does not report changes of files; they are polled 20 times a second: {error}"));
+    });
+    events.ok()
 }
 
 #[cfg(test)]
@@ -153,7 +216,7 @@ mod tests {
     use crate::scratch::Scratch;
     use std::os::unix::fs::symlink;
 
-    /// Polls without waiting, so that no test depends on time.
+    /// Looks without waiting, so that no test depends on time.
     fn look(watch: &mut Watch) -> bool {
         watch.next = Instant::now();
         watch.has_changed()
@@ -185,6 +248,35 @@ mod tests {
         fs::write(&file, "333").unwrap();
         assert!(!watch.was_read());
         assert!(look(&mut watch) && watch.was_read());
+    }
+
+    #[test]
+    fn an_event_makes_a_look_due_that_nothing_else_would_have_caused_soon() {
+        let folder = Scratch::new("watch-event");
+        let file = folder.write("a", "1");
+        let mut watch = Watch::new(std::slice::from_ref(&file));
+        assert!(watch.next_look() > Instant::now() + INTERVAL * 100, "the files are not polled");
+        fs::write(&file, "22").unwrap();
+        while !watch.has_changed() {
+            watch.wait();
+        }
+        assert!(watch.was_read() && watch.next_look() < Instant::now() + SAFETY);
+    }
+
+    #[test]
+    fn what_the_kernel_reports_no_changes_of_is_polled() {
+        let watch = Watch::new(&["/proc/self/status".into()]);
+        assert!(watch.next_look() < Instant::now() + INTERVAL * 100);
+        let folder = Scratch::new("watch-polled");
+        let file = folder.write("a", "1");
+        let mut watch = Watch::new(std::slice::from_ref(&file));
+        // The kernel's events end.
+        watch.hear(Err(RecvError));
+        fs::write(&file, "22").unwrap();
+        while !watch.has_changed() {
+            watch.wait();
+        }
+        assert!(watch.was_read() && watch.next_look() < Instant::now() + INTERVAL * 100);
     }
 
     #[test]

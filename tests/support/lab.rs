@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bulkhead_dataplane::io::{LinkInfo, in_namespace, tc_programs, xdp_programs};
 use serde_json::Value;
 
-use netns::{Netns, Running, eventually, ip, run};
+use netns::{Netns, Running, eventually, eventually_within, ip, run};
 
 /// A pod: its network namespace, and its metadata in the state.
 #[derive(Debug)]
@@ -406,6 +406,14 @@ impl Lab {
         let words = [words, &["--socket", socket.to_str().unwrap()]].concat();
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_bulkhead")).args(words).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    }
+
+    /// Waits until the vswitch has replaced its tc filters by links, if it does that here.
+    pub fn until_linked(&self) {
+        if self.is_tc() && has_tcx() {
+            let are_linked = || self.count("programs are attached by tcx links") > 0;
+            eventually_within(60, "links have taken the place of filters", are_linked);
+        }
     }
 
     /// Returns the vswitch's log. Empty if the file does not exist.

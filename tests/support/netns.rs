@@ -73,8 +73,13 @@ pub fn seconds() -> u32 {
 }
 
 /// Polls until `holds` returns true. Panics with `what` after ten seconds: the conditions take milliseconds, but the machine may be busy.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    eventually_within(10, what, holds);
+}
+
+/// As [`eventually`], for conditions that take this many seconds.
+pub fn eventually_within(seconds: u64, what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
     while !holds() {
         assert!(Instant::now() < deadline, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));

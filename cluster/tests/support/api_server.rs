@@ -159,6 +159,8 @@ struct Inner {
     /// Incremented to break connections: those of an earlier epoch close.
     epoch: AtomicU64,
     is_down: AtomicBool,
+    /// Whether watches without events get no bookmarks.
+    is_quiet: AtomicBool,
 }
 
 /// A running API server. Dropping it stops the server.
@@ -179,6 +181,11 @@ impl ApiServer {
         Self::at(TcpListener::bind("127.0.0.1:0").unwrap(), seed)
     }
 
+    /// Sends no more bookmarks on watches without events.
+    pub fn be_quiet(&self) {
+        self.inner.is_quiet.store(true, Ordering::SeqCst);
+    }
+
     /// Starts a server on a listening socket.
     pub fn at(listener: TcpListener, seed: u64) -> Self {
         let world = World { version: 1000, random: seed, ..World::default() };
@@ -187,6 +194,7 @@ impl ApiServer {
             changed: Condvar::new(),
             epoch: AtomicU64::new(0),
             is_down: AtomicBool::new(false),
+            is_quiet: AtomicBool::new(false),
         });
         let address = listener.local_addr().unwrap();
         let own = Arc::clone(&inner);
@@ -621,7 +629,7 @@ fn send(mut stream: &TcpStream, code: u16, body: &str) -> std::io::Result<bool> 
     Ok(true)
 }
 
-/// The interval of bookmarks on a watch without events.
+/// The interval of bookmarks on a watch without events. Real servers send one a minute.
 const BOOKMARKS: Duration = Duration::from_millis(200);
 
 fn watch(inner: &Inner, mut stream: &TcpStream, kind: &KindRow, from: u64, epoch: u64) -> std::io::Result<bool> {
@@ -658,7 +666,7 @@ fn watch(inner: &Inner, mut stream: &TcpStream, kind: &KindRow, from: u64, epoch
                 .map(|logged| format!("{}\n", json!({"type": logged.what, "object": logged.object})))
                 .collect();
             at = world.version;
-            if new.is_empty() && last.elapsed() < BOOKMARKS {
+            if new.is_empty() && (inner.is_quiet.load(Ordering::SeqCst) || last.elapsed() < BOOKMARKS) {
                 drop(inner.changed.wait_timeout(world, Duration::from_millis(20)).unwrap());
                 continue;
             }

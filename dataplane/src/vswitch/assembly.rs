@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use crossbeam_channel::Sender;
+
 use super::bell::Bell;
 use super::clock::Clock;
 use super::config::MAX_WORKERS;
 use super::lane::{self, Incoming, Outgoing};
 use super::stage::Surroundings;
 use super::worker_loop::{Parts, WorkerLoop};
-use super::{Handle, Vswitch, VswitchConfig, VswitchError, WorkerCounters};
+use super::{Handle, Vswitch, VswitchConfig, VswitchError, VswitchEvent, WorkerCounters};
 use crate::forward::{Forwarder, Neighbours};
 use crate::io::{FramePool, Umem, Waker};
 use crate::{Publisher, SessionStore, Worker};
@@ -103,9 +105,26 @@ fn lanes(count: usize) -> Vec<(Vec<Option<Outgoing>>, Vec<Incoming>)> {
     ends
 }
 
+/// Reports that a worker's thread ends by a panic.
+struct End {
+    worker: usize,
+    events: Sender<VswitchEvent>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Fails only while the vswitch ends.
+            let _ = self.events.send(VswitchEvent::WorkerEnded { worker: self.worker });
+        }
+    }
+}
+
 pub(super) fn spawn(id: usize, core: Option<usize>, parts: Parts) -> Result<JoinHandle<WorkerCounters>, VswitchError> {
     let (pinned, is_pinned) = crossbeam_channel::bounded(1);
+    let end = End { worker: id, events: parts.surroundings.events.clone() };
     let thread = std::thread::Builder::new().name(format!("worker-{id}")).spawn(move || {
+        let _end = end;
         let done = core.is_none_or(crate::io::cores::pin);
         // Nobody waits any more when starting failed elsewhere; the loop ends by its closed command channel.
         let _ = pinned.send(done);

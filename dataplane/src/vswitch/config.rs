@@ -106,4 +106,9 @@ pub enum VswitchEvent {
         /// The worker, counted from 0.
         worker: usize,
     },
+    /// A worker panicked too often and ends, which closes its ports. This is a bug in the vswitch.
+    WorkerEnded {
+        /// The worker, counted from 0.
+        worker: usize,
+    },
 }

@@ -491,6 +491,8 @@ fn a_worker_that_fails_again_and_again_ends() {
         std::thread::sleep(Duration::from_millis(2));
         node.vswitch.dead_workers() == 1
     });
+    let is_end = |event: &VswitchEvent| matches!(event, VswitchEvent::WorkerEnded { worker: 0 });
+    assert_eq!(node.vswitch.events().filter(is_end).count(), 1, "once, after its restarts");
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub struct AuditTap {
 }
 
 impl AuditTap {
-    /// Creates a tap and its receiver. Read it without blocking: waking a blocked reader would cost a worker a system call.
+    /// Creates a tap and its receiver. Waking a blocked reader costs a worker a system call, so a reader should rest before it blocks again.
     pub fn new() -> (Self, Receiver<Audited>) {
         let (sender, receiver) = crossbeam_channel::bounded(WAITING);
         (Self { sender }, receiver)

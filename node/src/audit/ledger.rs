@@ -131,6 +131,11 @@ impl Ledger {
         self.left_out
     }
 
+    /// Whether the ledger has changed since [`take_changed`](Self::take_changed).
+    pub(super) const fn has_changed(&self) -> bool {
+        self.has_changed
+    }
+
     /// Whether the ledger has changed since the last call.
     pub(super) const fn take_changed(&mut self) -> bool {
         std::mem::replace(&mut self.has_changed, false)

@@ -38,7 +38,7 @@ use crate::view::PortView;
 use crate::watch::Watch;
 use bulkhead_observe::admin::Missed;
 
-use super::{CONFIG_INTERVAL, Daemon};
+use super::Daemon;
 
 impl Daemon {
     /// Reads the state, starts the workers and then the other threads.
@@ -53,7 +53,7 @@ impl Daemon {
                 .with_context(|| format!("the ready file {} cannot be written", path.display()))?;
             let _ = std::fs::remove_file(path);
         }
-        let config_watch = Watch::every(CONFIG_INTERVAL, std::slice::from_ref(&args.config));
+        let config_watch = Watch::new(std::slice::from_ref(&args.config));
         // The state is loaded here, not in the policy thread: a vswitch without a state must not change the node.
         let addresses = own_addresses::read().unwrap_or_else(|error| {
             log::error(&format!(
@@ -110,7 +110,8 @@ impl Daemon {
         let Kernel { tc, flow_cache, claim } = kernel;
         let (mode, big_tcp) = (config.mode, config.big_tcp.map(|bytes| (bytes, config.uplink())));
         let datapath = DatapathConfig { mode, big_tcp, force: args.force, umem, flow_cache, tc: tc.clone() };
-        let datapath = LinuxDatapath::new(datapath, Arc::clone(&vswitch), Arc::clone(&composer));
+        let (tell, notices) = crossbeam_channel::unbounded();
+        let datapath = LinuxDatapath::new(datapath, Arc::clone(&vswitch), Arc::clone(&composer), tell.clone());
         let about = About {
             started: Instant::now(),
             stream: Arc::default(),
@@ -126,7 +127,6 @@ impl Daemon {
             stale_after: config.state.kubernetes.as_ref().map_or(Duration::MAX, |server| server.stale_after),
         };
         let audit = Arc::new(Audit::new(config.audit_folder.clone(), &config.node, about.origins.clone()));
-        let (tell, notices) = crossbeam_channel::unbounded();
         let (tell_ports, port_events) = crossbeam_channel::unbounded();
         let (health, hubble) = (state.health(), hubble::Endpoint::bind(&config.hubble, &state)?);
         let policy = policy::start(state, Arc::clone(&composer), tell.clone(), tell_ports.clone())?;
@@ -138,7 +138,7 @@ impl Daemon {
             interfaces: interfaces.commands(),
             policy: policy.attach(),
         };
-        let ports = ports::start(registry, port_file, others, (tell_ports.clone(), port_events))?;
+        let ports = ports::start(registry, port_file, others, tell.clone(), (tell_ports.clone(), port_events))?;
         let reading = capture.as_ref().map(Capture::reading);
         let (auditor, audits) = audit::start(Arc::clone(&audit), Arc::clone(&composer), policy.names())?;
         vswitch.tell_audits_to(&audits);

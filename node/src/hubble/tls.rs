@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The server accepts only TLS 1.3, like Hubble's own servers. It does not resume sessions: each connection presents its certificate, so a
-//! client whose CA was removed cannot reconnect. The files are polled ([`Watch`]), because a mounted Secret changes by a symbolic link.
+//! client whose CA was removed cannot reconnect. A thread follows the files ([`Watch`]).
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -33,9 +33,6 @@ use crate::watch::Watch;
 
 /// Maximum size of a file, in bytes: four times the bundle of all CAs that browsers trust.
 const LONGEST: u64 = 1 << 20;
-
-/// Polling interval of the files. It costs three system calls and is short enough for an administrator who renews a file by hand.
-const EVERY: Duration = Duration::from_secs(1);
 
 /// Timeout of a handshake, which takes a few round trips. Then the connection ends and frees its place.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -170,7 +167,7 @@ impl Tls {
     pub(super) fn new(files: &TlsFiles) -> Result<Self, TlsError> {
         // Created before reading, so that it detects changes during the read.
         let paths: Vec<PathBuf> = files.named().map(|(_, path)| path.to_owned()).collect();
-        let watch = Watch::every(EVERY, &paths);
+        let watch = Watch::new(&paths);
         let config = watch::Sender::new(Arc::new(read(files)?));
         Ok(Self { files: files.clone(), watch, config })
     }
@@ -185,18 +182,18 @@ impl Tls {
         Acceptor { config: self.config.subscribe(), refused: Arc::default() }
     }
 
-    /// Reloads the files after each change. Reads on a blocking thread, so that a hanging disk does not block clients.
-    pub(super) async fn follow(mut self) {
-        loop {
-            tokio::time::sleep_until(self.watch.next_look().into()).await;
-            let looked = tokio::task::spawn_blocking(move || {
+    /// Starts a thread that reloads the files after each change. A thread, so that a hanging disk does not block clients.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub(super) fn follow(mut self) -> io::Result<()> {
+        let follow = move || {
+            while !self.config.is_closed() {
+                self.watch.wait();
                 self.look();
-                self
-            });
-            // Fails only while the process ends.
-            let Ok(same) = looked.await else { return };
-            self = same;
-        }
+            }
+        };
+        std::thread::Builder::new().name("hubble-tls".into()).spawn(follow).map(drop)
     }
 
     fn look(&mut self) {

@@ -1,7 +1,8 @@
 //! The thread that owns the interfaces.
 //!
 //! The thread sleeps until a message from the kernel, a worker or another thread arrives, or a retry is due; an idle port costs nothing.
-//! At intervals ([`Pace`](crate::links::Pace)) the thread reads the table of interfaces again, in case a message was lost.
+//! A wake-up looks at the ports only if something has changed for them. At intervals ([`Pace`](crate::links::Pace)) the thread reads the
+//! table of interfaces again, in case a message was lost.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -17,7 +18,7 @@ use crate::config::{PortEntry, RouteEntry};
 use crate::datapath::{self, Accounts, Cached, LinuxDatapath};
 use crate::links::{LinkMessages, Links};
 use crate::log;
-use crate::notice::Notice;
+use crate::notice::{Notice, Obituary};
 use crate::ports::Event;
 
 /// Maximum time for opening ports, at least one, before the thread reads messages and publishes. Slow openings are thus published one by
@@ -27,9 +28,9 @@ const SLICE: Duration = Duration::from_millis(5);
 /// Time without an opened port after which deferred work starts, so that a starting pod does not wait for it.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Pause between two parts of deferred work. Each holds the kernel's lock of all interfaces (RTNL) for tens of milliseconds, which other
-/// processes of the node need too.
-const PAUSE: Duration = Duration::from_millis(20);
+/// The pause between two parts of deferred work is this many times as long as a part. A part holds the kernel's lock of all interfaces (RTNL)
+/// for tens of milliseconds. Other processes of the node need that lock too, so deferred work gets a tenth of the time.
+const PAUSE: u32 = 9;
 
 /// Maximum time to wait for the thread's answer. Opening a port takes tens of milliseconds.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -88,7 +89,7 @@ impl Asker {
     /// Returns the counters and the status of each port. Empty if the thread has ended or does not answer within [`ANSWER`].
     pub(crate) fn report(&self) -> Report {
         let (answer, report) = crossbeam_channel::bounded(1);
-        // Fails only if the thread is dead, which `Handle::is_dead` reports.
+        // Fails only if the thread is dead: see `Notice::Died`.
         let _ = self.commands.send(Command::Report(answer));
         report.recv_timeout(ANSWER).unwrap_or_default()
     }
@@ -97,7 +98,7 @@ impl Asker {
 impl Handle {
     /// Sends a command to the thread.
     pub(crate) fn tell(&self, command: Command) {
-        // Fails only if the thread is dead, which `is_dead` reports.
+        // Fails only if the thread is dead: see `Notice::Died`.
         let _ = self.commands.send(command);
     }
 
@@ -109,11 +110,6 @@ impl Handle {
     /// Returns a client for reports.
     pub(crate) fn asker(&self) -> Asker {
         Asker { commands: self.commands.clone() }
-    }
-
-    /// Whether the thread has ended without [`stop`](Self::stop), which is a bug.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.thread.is_finished()
     }
 
     /// Ends the thread, without detaching yet. `None` if the thread has panicked.
@@ -149,6 +145,7 @@ pub(crate) fn start(
         ports,
         change: 0,
         told: None,
+        is_news: true,
         routes,
         changed: false,
         is_stopped: false,
@@ -157,7 +154,12 @@ pub(crate) fn start(
         next_settling: Instant::now() + QUIET,
         is_settling: false,
     };
-    let thread = std::thread::Builder::new().name("interfaces".into()).spawn(move || owner.run())?;
+    let obituary = Obituary { who: "the interfaces thread has", notices: owner.notices.clone() };
+    let run = move || {
+        let _obituary = obituary;
+        owner.run()
+    };
+    let thread = std::thread::Builder::new().name("interfaces".into()).spawn(run)?;
     Ok(Handle { commands: tell, thread })
 }
 
@@ -177,6 +179,8 @@ struct Owner {
     change: u64,
     /// The last statuses sent to the ports thread, with the number of the change.
     told: Option<(u64, Arc<Vec<PortStatus>>)>,
+    /// Whether a port's status may differ from the last statuses sent.
+    is_news: bool,
     routes: Vec<RouteEntry>,
     /// Whether a new configuration requires a new snapshot.
     changed: bool,
@@ -215,7 +219,8 @@ impl Owner {
     /// now, else `None`.
     fn step(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        if now >= self.next_read || !self.links.is_whole() {
+        let is_read = now >= self.next_read || !self.links.is_whole();
+        if is_read {
             self.messages.read(&mut self.links);
             self.next_read = now + self.messages.interval(self.links.is_whole());
         }
@@ -224,8 +229,14 @@ impl Owner {
             changed |= self.interfaces.fail(&name, &why, &mut self.datapath, now);
         }
         let changes = self.links.take_changes();
+        let is_due = self.interfaces.next_attempt().is_some_and(|at| at <= now);
+        if !(changed || is_read || is_due) && changes.is_empty() {
+            self.composer.retry();
+            return None;
+        }
         self.datapath.forget_routes();
         changed |= self.interfaces.reconcile(&self.links, &changes, &mut self.datapath, now);
+        self.is_news |= changed || is_read || is_due || !changes.is_table_same();
         // A closed port may reopen only after a snapshot without it is published.
         if !(if changed { self.publish() } else { self.composer.retry() }) {
             return None;
@@ -259,6 +270,9 @@ impl Owner {
 
     /// Sends changed statuses to the ports thread. A port is reported as open only after the workers have it.
     fn tell_statuses(&mut self) {
+        if !std::mem::take(&mut self.is_news) {
+            return;
+        }
         let statuses = self.interfaces.statuses();
         if self.told.as_ref().is_some_and(|(change, told)| *change == self.change && **told == statuses) {
             return;
@@ -271,26 +285,31 @@ impl Owner {
 
     /// Does a part of deferred work if it is due, and logs the end of the work.
     fn settle(&mut self) {
-        if Instant::now() < self.next_settling || !self.links.is_whole() {
+        let started = Instant::now();
+        if started < self.next_settling || !self.links.is_whole() {
             return;
         }
         if self.interfaces.settle_next(&mut self.datapath) {
             self.is_settling = true;
-            self.next_settling = Instant::now() + PAUSE;
+            self.next_settling = Instant::now() + started.elapsed() * PAUSE;
         } else if std::mem::take(&mut self.is_settling) {
             log::info("the vswitch's programs are attached by tcx links; other programs can no longer remove them");
         }
     }
 
     fn publish(&self) -> bool {
-        self.composer.set_ports(self.interfaces.view(), Some(self.routes.clone()))
+        let is_in_force = self.composer.set_ports(self.interfaces.view(), Some(self.routes.clone()));
+        // Fails only at shutdown.
+        let _ = self.notices.send(Notice::Ports);
+        is_in_force
     }
 
     /// Returns when the next step is due if no message arrives.
     fn deadline(&self) -> Instant {
         // Retries of publishing come first, because no port opens before.
         let attempt = self.composer.next_attempt().or_else(|| self.interfaces.next_attempt());
-        let settling = self.interfaces.is_any_unsettled(&self.datapath).then_some(self.next_settling);
+        let is_settling = self.is_settling || self.interfaces.is_any_unsettled(&self.datapath);
+        let settling = is_settling.then_some(self.next_settling);
         [attempt, settling].into_iter().flatten().fold(self.next_read, Instant::min)
     }
 
@@ -324,10 +343,10 @@ impl Owner {
         match command {
             Command::Ports(entries, change) => {
                 self.changed |= self.interfaces.configure(&entries, &mut self.datapath);
-                self.change = change;
+                (self.change, self.is_news) = (change, true);
             }
             Command::Configure(entries, routes, change) => {
-                self.change = change;
+                (self.change, self.is_news) = (change, true);
                 let changed = self.interfaces.configure(&entries, &mut self.datapath) | (self.routes != routes);
                 self.routes = routes;
                 self.changed |= changed;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use bulkhead_control::renderer::nftables::{Epoch, NftRenderer};
@@ -27,7 +27,7 @@ impl Enforcer {
     /// If another process enforces here, the state cannot be loaded, or the system refuses a resource.
     pub(super) fn start(config: Config, args: &Run) -> anyhow::Result<Self> {
         let ownership = kernel::Ownership::take()?;
-        let config_watch = Watch::every(Duration::from_millis(250), std::slice::from_ref(&args.config));
+        let config_watch = Watch::new(std::slice::from_ref(&args.config));
         let addresses = own_addresses::read().unwrap_or_else(|error| {
             log::error(&format!(
                 "cannot read the node's addresses from the kernel; only those in the state are used: {error}"

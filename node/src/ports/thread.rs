@@ -22,6 +22,7 @@ use crate::config::RouteEntry;
 use crate::interfaces::thread::Command;
 use crate::interfaces::{PortState, PortStatus};
 use crate::log;
+use crate::notice::{Notice, Obituary};
 use bulkhead_observe::admin::{AddPort, AddedPort, CheckedPort, Failure, PortKey, RemovedPort, RemovedPorts};
 
 /// Interval of checking whether waiting ports are served. Other threads retry a failed publication without an event to this thread.
@@ -42,13 +43,8 @@ pub(crate) struct Handle {
 impl Handle {
     /// Sends an event to the thread.
     pub(crate) fn tell(&self, event: Event) {
-        // An error means that the thread is dead: see `is_dead`.
+        // An error means that the thread is dead: see `Notice::Died`.
         let _ = self.tell.send(event);
-    }
-
-    /// Whether the thread has ended without being stopped, which is a bug.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.thread.is_finished()
     }
 
     /// Ends the thread. Waiting requests get no answer.
@@ -74,6 +70,7 @@ pub(crate) fn start(
     registry: Registry,
     file: Option<PortFile>,
     others: Others,
+    notices: Sender<Notice>,
     (tell, events): (Sender<Event>, Receiver<Event>),
 ) -> std::io::Result<Handle> {
     let owner = Owner {
@@ -89,7 +86,11 @@ pub(crate) fn start(
         waiting: Vec::new(),
         removing: Vec::new(),
     };
-    let thread = std::thread::Builder::new().name("ports".into()).spawn(move || owner.run())?;
+    let run = move || {
+        let _obituary = Obituary { who: "the ports thread has", notices };
+        owner.run();
+    };
+    let thread = std::thread::Builder::new().name("ports".into()).spawn(run)?;
     Ok(Handle { tell, thread })
 }
 

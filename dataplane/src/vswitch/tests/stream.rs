@@ -103,6 +103,23 @@ fn sessions_and_drops_are_told_with_who_has_decided() {
 }
 
 #[test]
+fn a_worker_wakes_a_reader_that_sleeps_and_none_that_is_awake() {
+    let mut node = Node::start(1, snapshot_of(5, live_ports()));
+    let mut reader = node.open_stream(&ALL());
+    let rung = reader.sleep().expect("nothing is recorded yet").clone();
+    node.send(A, &from_a(&a_to_b(SYN)));
+    assert!(rung.recv_timeout(Duration::from_secs(20)).is_ok(), "the reader is woken");
+    reader.awake();
+    assert!(reader.sleep().is_none(), "a record waits");
+    assert_eq!(all(&mut reader).len(), 1);
+    node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 81)));
+    node.until_dropped(DropReason::PolicyDenied, 1);
+    node.vswitch.counters();
+    assert!(rung.is_empty() && all(&mut reader).len() == 1);
+    node.stop();
+}
+
+#[test]
 fn a_session_that_a_newer_policy_cuts_is_told_to_have_ended() {
     let mut node = Node::start(1, snapshot_of(1, live_ports()));
     node.send(A, &from_a(&a_to_b(SYN)));

@@ -1,7 +1,7 @@
 //! Measures a node with many pods: memory, the time to add a pod, idle CPU and a restart.
 
 use std::io::ErrorKind;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -22,8 +22,10 @@ const MEMORY_LEFT: u64 = 1 << 20;
 const RETRY: Duration = Duration::from_millis(10);
 /// Time for `ip` to start and wait for commands.
 const LOADED: Duration = Duration::from_millis(100);
-/// Time limit for the program to replace filters by links in the background: 40 ms per link, two links per pod.
-const LINKS: Duration = Duration::from_secs(120);
+/// Time limit for the program to replace filters by links in the background: up to half a second per pod.
+const LINKS: Duration = Duration::from_secs(400);
+/// Time without an answer after which a port counts as closed.
+const CLOSED: Duration = Duration::from_millis(100);
 /// Time before memory and idle CPU are measured.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -36,12 +38,17 @@ pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
 
     let before = Memory::now()?;
     let started = launch_and_wait(&mut node)?;
-    node.program()?.wait_for_links(LINKS);
     std::thread::sleep(SETTLE);
     let id = node.program()?.running()?.id();
-    let idle = idle_percent(id, bench.time.max(Duration::from_secs(1)) * 3)?;
+    let idle_time = bench.time.max(Duration::from_secs(1)) * 3;
+    let linking = idle_percent(id, idle_time)?;
+    node.program()?.wait_for_links(LINKS);
+    std::thread::sleep(SETTLE);
+    let idle = idle_percent(id, idle_time)?;
     let (kernel, resident) = (Memory::now()?.since(before), resident(id)?);
     let opened: Vec<[f64; 2]> = (0..rounds).map(|number| open_one(&node, number)).collect::<anyhow::Result<_>>()?;
+    let configured: Vec<f64> =
+        (0..rounds).map(|number| configure_one(&mut node, number)).collect::<anyhow::Result<_>>()?;
     node.program()?.stop(ALL_PATIENCE)?;
     let restarted = launch_and_wait(&mut node)?;
     drop(echo);
@@ -70,7 +77,10 @@ pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
         line("open one more", median(&of(0)), "ms", Goal::AtMost(5.0))
             .noted(&opening)
             .with("rounds", json!(of(0).into_iter().map(digits).collect::<Vec<_>>())),
-        line("idle CPU", idle, "% of a core", Goal::AtMost(0.5)),
+        line("add one to the configuration file", median(&configured), "ms", Goal::AtMost(100.0))
+            .with("rounds", json!(configured.iter().copied().map(digits).collect::<Vec<_>>())),
+        line("idle CPU", idle, "% of a core", Goal::AtMost(0.2))
+            .noted(&format!("{} while filters are replaced by links after the start", digits(linking))),
         line("restart until all forward new flows", restarted.as_secs_f64(), "s", Goal::AtMost(1.0))
             .noted(&format!("first start {} s", digits(started.as_secs_f64()))),
     ])
@@ -138,17 +148,49 @@ fn open_one(node: &Node, number: usize) -> anyhow::Result<[f64; 2]> {
     in_node.run(&lines)?;
     in_pod.run(&inside)?;
     let done = started.elapsed();
-    let mut answer = [0; 64];
-    loop {
-        let _ = socket.send_to(&[ASKS; 18], target);
-        match socket.recv(&mut answer) {
-            Ok(_) => break,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(error) => return Err(error).context("cannot receive in a new pod"),
-        }
+    while !is_answered(&socket, target)? {
         ensure!(started.elapsed() < PATIENCE, "a new pod is not forwarded within {} s", PATIENCE.as_secs());
     }
     Ok([milliseconds(started.elapsed()), milliseconds(started.elapsed().saturating_sub(done))])
+}
+
+/// Removes a pod's port from the configuration file and adds it again. Returns the time from the second write until a packet is answered, in
+/// milliseconds.
+fn configure_one(node: &mut Node, number: usize) -> anyhow::Result<f64> {
+    let target = server(&node.pod(SINK).address, UDP_PORT)?;
+    let (name, socket) = {
+        let pod = &node.later()[number];
+        (pod.name.clone(), pod.netns.inside(|| Ok(UdpSocket::bind("0.0.0.0:0")?))?)
+    };
+    socket.set_read_timeout(Some(Duration::from_millis(1)))?;
+    let folder = node.program()?.folder();
+    let with = std::fs::read_to_string(folder.path("config.yaml"))?;
+    let is_others = |line: &&str| !line.contains(&format!("pod: x/{name},"));
+    let without: String = with.lines().filter(is_others).map(|line| format!("{line}\n")).collect();
+    folder.write("config.yaml", &without)?;
+    let (started, mut answered) = (Instant::now(), Instant::now());
+    while answered.elapsed() < CLOSED {
+        if is_answered(&socket, target)? {
+            answered = Instant::now();
+        }
+        ensure!(started.elapsed() < PATIENCE, "a removed port is still forwarded after {} s", PATIENCE.as_secs());
+    }
+    let started = Instant::now();
+    folder.write("config.yaml", &with)?;
+    while !is_answered(&socket, target)? {
+        ensure!(started.elapsed() < PATIENCE, "a configured port is not forwarded within {} s", PATIENCE.as_secs());
+    }
+    Ok(milliseconds(started.elapsed()))
+}
+
+/// Sends a packet to the sink. Returns whether an answer arrives within the socket's timeout.
+fn is_answered(socket: &UdpSocket, target: SocketAddr) -> anyhow::Result<bool> {
+    let _ = socket.send_to(&[ASKS; 18], target);
+    match socket.recv(&mut [0; 64]) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(false),
+        Err(error) => Err(error).context("cannot receive in a new pod"),
+    }
 }
 
 /// Measures as [`open_one`] with the kernel as the router, which opens no port: the time that `ip` takes.

@@ -103,7 +103,7 @@ impl std::fmt::Display for End {
 }
 
 /// Whether policy allows a connection. Of several legs, the lowest value applies to the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reached {
     /// Policy denies the connection.
     No,

@@ -64,7 +64,12 @@ pub(crate) fn alike(cache: &Cache, is_asked: impl Fn(&Pod) -> bool) -> Vec<Alike
 
 /// Returns the labels that policies can select by.
 pub(crate) fn stable(labels: &Labels) -> Labels {
-    labels.iter().filter(|(key, _)| !UNSTABLE.contains(&&***key)).map(|(k, v)| (k.clone(), v.clone())).collect()
+    labels.iter().filter(|(key, _)| is_stable(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+/// Whether policies can select by this label.
+pub(crate) fn is_stable(key: &str) -> bool {
+    !UNSTABLE.contains(&key)
 }
 
 /// Merges groups of a namespace that share an owner. Returns the indexes of each merged group. A group without owners stays alone.

@@ -86,8 +86,8 @@ fn each_form_of_reach_tells_what_is_not_enforced() {
         assert_eq!(graph.matches("6379/TCP (denial not enforced)").count(), 1, "{graph}");
     }
     let csv = reach(&["-o", "csv"]);
-    let marked: Vec<&str> = csv.lines().filter(|line| line.ends_with(",allow,true")).collect();
-    assert_eq!(marked, ["default/frontend,1,default/db,1,IPv4,TCP,6379,allow,true"], "{csv}");
+    let marked: Vec<&str> = csv.lines().filter(|line| line.ends_with(",allow,true,")).collect();
+    assert_eq!(marked, ["default/frontend,1,default/db,1,IPv4,TCP,6379,allow,true,"], "{csv}");
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: default}\n\
          spec: {clusterIP: 10.96.0.9, clusterIPs: [10.96.0.9], ports: [{name: redis, port: 6379}]}\n---\n\
          apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\

@@ -67,3 +67,32 @@ fn workloads_without_pods_are_ends_as_those_with_pods() {
     let table = stdout(&output, 0);
     assert!(table.contains("| shop/web (2 pods) | 80/TCP | 80/TCP |"), "{table}");
 }
+
+#[test]
+fn more_pods_than_fit_a_screen_are_groups_named_by_what_selects_them() {
+    let of = |at: usize| (format!("p{at}"), format!("app: a{at}, tier: {}", if at < 10 { "back" } else { "front" }));
+    let deny = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: back, namespace: x}\n\
+                spec: {podSelector: {matchLabels: {tier: back}}, ingress: [{from: [{podSelector: {matchLabels: {app: a10}}}]}]}\n";
+    let path = scratch("reach-groups.yaml", &(state((0..60).map(of)) + deny));
+    let answer = reach(&path, "text", &["--external", "192.0.2.1"]);
+    let lines: Vec<&str> = answer.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "TCP 80 over IPv4: 61 ends, 3 groups of sources, 3 of destinations",
+            "all pods except x/p10 -> everyone except tier=back (10 pods)",
+            "x/p10 -> everyone",
+            "192.0.2.1 -> tier=front (50 pods)",
+            "",
+            "What a line does not name is denied. `-o csv` lists all workloads, `--all` draws the matrix of all pods.",
+        ]
+    );
+    let whole = reach(&path, "text", &["--all"]);
+    assert_eq!(whole.lines().filter(|line| line.starts_with("x/p")).count(), 60, "{whole}");
+    let row = |name: &str| whole.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert!(row("x/p10 ").ends_with(&".".repeat(8)) && row("x/p11 ").contains('X'), "{whole}");
+    assert!(refused(&path, &["--all", "-o", "md"]).contains("--all needs the format text"));
+    // Fewer pods fit.
+    let few = scratch("reach-few.yaml", &state((0..13).map(of)));
+    assert_eq!(reach(&few, "text", &[]), reach(&few, "text", &["--all"]));
+}

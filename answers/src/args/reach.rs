@@ -13,7 +13,8 @@ use super::{Planned, PortProtocol, State, Target};
     after_help = "Examples:\n  bulkhead reach --state pcaps/redis-policy --port 6379/TCP --port 53/UDP --external 192.0.2.1\n  \
     bulkhead reach --state examples/services.yaml examples/service-policy.yaml --to service/shop/web:http\n  \
     bulkhead reach --state pcaps/shop/state.yaml examples/shop/policies.yaml --port 6379 --port 8080 -o mermaid --focus shop\n\n\
-    Each verdict is computed by sending a first packet and its reply through the tables of every node on the path.\n\n\
+    Each verdict is what the vswitches decide about a first packet and its reply. Of more than 50 pods, text shows groups: pods that\n\
+    reach the same ends share a line, and pods that are reached alike share a name. Use --all for the matrix of all pods.\n\n\
     With --to, prints for each client and Service whether policy allows all possible backends (`allow`), some (`some`) or none (`deny`),\n\
     or why the Service itself refuses the connection: no endpoint, no local endpoint, source range. Pods use the cluster IP. External\n\
     clients (--external) use the load balancer's address, else external IPs, else the node port, at every node. docs/services.md\n\
@@ -45,6 +46,9 @@ pub struct Reach {
     /// With -o md, csv, dot or mermaid: show only connections of this namespace, workload or pod; may be repeated
     #[arg(long, value_name = "NAMESPACE[/NAME]", conflicts_with = "to")]
     pub focus: Vec<String>,
+    /// With -o text: draw the matrix of all pods, even if they do not fit a screen
+    #[arg(long, conflicts_with = "to")]
+    pub all: bool,
     /// Output format. All formats except text and json merge identical pods of a workload
     #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
     pub output: ReachFormat,
@@ -53,7 +57,7 @@ pub struct Reach {
 /// Output format of `bulkhead reach`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReachFormat {
-    /// For people: a matrix of pods.
+    /// For people: a matrix of pods, or a list of groups of them.
     Text,
     /// For programs: every pair of pods.
     Json,

@@ -1,30 +1,29 @@
 //! The connectivity matrix with identical pods of a workload merged.
 //!
 //! ```text
-//!  pods --same workload, same classes--> bundles --verdicts between samples--> table --equal rows and columns--> ends
-//!  addresses outside --------------------^                                                                        | --focus
-//!                                                                                                    md, csv, dot, mermaid
+//!  pods --same workload, same kinds--> bundles --verdicts between kinds--> table --equal rows and columns--> ends
+//!  addresses outside ------------------^                                                                      | --focus
+//!                                                                                                  md, csv, dot, mermaid
 //! ```
-//! Verdicts come from [`Reachability`](bulkhead_control::reachability::Reachability) and are computed once per pair of groups instead of
-//! once per pair of pods. If policies are audited, a second [`Reachability`](bulkhead_control::reachability::Reachability) enforces them
-//! all for comparison.
 
-mod judge;
-
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use anyhow::bail;
+use bulkhead_control::cache::Cache;
 use bulkhead_control::object::PodName;
-use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::source::nearest_word;
 
-use self::judge::{Bundle, Judge, Question, States, bundles};
-use super::NamedEnd;
+use super::ends::{NamedEnd, Place};
+use super::kinds::{Answer, Kinds, Table};
+use super::twins::Square;
 use crate::args::PortProtocol;
-use crate::fabric::Reached;
+use crate::fabric::{self, Reached};
 use crate::output::some_of;
 use crate::workload::Workloads;
+
+/// A port, and whether the question is about IPv4.
+type Question = (PortProtocol, bool);
 
 /// Maximum number of pod names shown for a part of a workload.
 const NAMED: usize = 3;
@@ -45,6 +44,16 @@ pub(super) struct End {
 }
 
 impl End {
+    /// Returns the end of these pods of a workload, which has `of` pods. Panics if there is no pod.
+    pub(super) fn of_pods(mut pods: Vec<PodName>, workload: Option<&str>, of: usize) -> Self {
+        pods.sort_unstable();
+        let namespace = Some(pods[0].namespace.clone());
+        // A single pod of several keeps its own name.
+        let name = workload.filter(|_| pods.len() > 1 || of == 1);
+        let is_workload = name.is_some();
+        Self { namespace, name: name.unwrap_or(&pods[0].name).to_owned(), is_workload, pods, of }
+    }
+
     /// Returns the name with its namespace.
     pub(super) fn path(&self) -> String {
         match &self.namespace {
@@ -92,32 +101,37 @@ impl End {
 }
 
 /// Verdicts between two ends by port and family. `None` if the question does not apply, such as a missing family.
-type Cell = [Option<Reached>];
+type Cell = [Option<Answer>];
 
-/// Cells by source, then destination. One allocation: a table of thousands of ends has many millions of cells.
+/// Cells by source, then destination. Equal cells are stored once: a table of thousands of ends has many millions of cells.
 #[derive(Debug)]
-struct Table {
-    ends: usize,
-    questions: usize,
-    cells: Vec<Option<Reached>>,
+struct Cells {
+    table: Square,
+    /// The distinct cells, by their number in `table`.
+    distinct: Vec<Box<Cell>>,
 }
 
-impl Table {
-    /// Returns a table for these ends. `fill` appends the answers to all questions for one pair.
-    fn new(ends: usize, questions: usize, mut fill: impl FnMut(usize, usize, &mut Vec<Option<Reached>>)) -> Self {
-        let mut cells = Vec::with_capacity(ends * ends * questions);
-        for from in 0..ends {
-            for to in 0..ends {
-                fill(from, to, &mut cells);
-                debug_assert_eq!(cells.len(), (from * ends + to + 1) * questions, "an answer to each question");
+impl Cells {
+    /// Returns a table for this number of ends. `fill` appends the answers to all questions for one pair.
+    fn new(ends: usize, mut fill: impl FnMut(usize, usize, &mut Vec<Option<Answer>>)) -> Self {
+        let (mut distinct, mut numbers) = (Vec::<Box<Cell>>::new(), HashMap::<Box<Cell>, u32>::new());
+        let mut scratch = Vec::new();
+        let table = Square::new(ends, |from, to| {
+            scratch.clear();
+            fill(from, to, &mut scratch);
+            if let Some(&known) = numbers.get(&*scratch) {
+                return known;
             }
-        }
-        Self { ends, questions, cells }
+            let next = u32::try_from(distinct.len()).unwrap_or(u32::MAX);
+            distinct.push(scratch.as_slice().into());
+            numbers.insert(scratch.as_slice().into(), next);
+            next
+        });
+        Self { table, distinct }
     }
 
     fn cell(&self, from: usize, to: usize) -> &Cell {
-        let first = (from * self.ends + to) * self.questions;
-        &self.cells[first..first + self.questions]
+        &self.distinct[self.table.at(from, to) as usize]
     }
 }
 
@@ -126,7 +140,7 @@ impl Table {
 pub(super) struct Merged {
     pub(super) ends: Vec<End>,
     questions: Vec<Question>,
-    table: Table,
+    cells: Cells,
     /// Ends selected by --focus; all without --focus.
     in_focus: Vec<bool>,
 }
@@ -138,8 +152,9 @@ impl Merged {
         let port = PortProtocol { port: 80, transport: bulkhead_control::object::Transport::Tcp };
         let end = |name: &&str| End { namespace: Some((*name).into()), name: (*name).to_owned(), ..End::default() };
         let ends: Vec<End> = names.iter().map(end).collect();
-        let table = Table::new(ends.len(), 1, |from, to, cells| cells.push((from != to).then_some(Reached::Yes)));
-        Self { in_focus: vec![true; ends.len()], ends, questions: vec![(port, true)], table }
+        let yes = Answer::of(Reached::Yes);
+        let cells = Cells::new(ends.len(), |from, to, answers| answers.push((from != to).then_some(yes)));
+        Self { in_focus: vec![true; ends.len()], ends, questions: vec![(port, true)], cells }
     }
 }
 
@@ -149,34 +164,33 @@ pub(super) struct Line<'a> {
     pub(super) to: &'a End,
     pub(super) family: &'static str,
     pub(super) port: PortProtocol,
-    pub(super) reached: Reached,
+    pub(super) answer: Answer,
 }
 
 impl Merged {
-    /// Computes the matrix of these ends and ports. `pipeline` must make no tables: see [`Pipeline::without_tables`].
-    pub(super) fn of(mut pipeline: Pipeline, ends: &[NamedEnd], ports: &[PortProtocol]) -> anyhow::Result<Self> {
-        let states = States::of(&mut pipeline)?;
-        let workloads = Workloads::of(pipeline.cache());
-        let bundles = bundles(ends, &states, &workloads);
-        let families = [true, false].into_iter().filter(|&v4| ends.iter().any(|end| end.end.address().is_ipv4() == v4));
+    /// Computes the matrix of these ends and ports.
+    pub(super) fn of(cache: &Cache, ends: &[NamedEnd], kinds: &Kinds<'_>, ports: &[PortProtocol]) -> Self {
+        let workloads = Workloads::of(cache);
+        let bundles = bundles(ends, kinds, &workloads);
+        let families = [true, false].into_iter().filter(|&v4| ends.iter().any(|end| end.is_ipv4() == v4));
         let families: Vec<bool> = families.collect();
         let questions: Vec<_> = ports.iter().flat_map(|&port| families.iter().map(move |&v4| (port, v4))).collect();
-        let judge = Judge::new(&states, &questions);
-        let table = Table::new(bundles.len(), questions.len(), |from, to, cells| {
-            judge.fill(&bundles[from], &bundles[to], cells);
-        });
-        let groups = twins(&bundles, &table);
+        let tables: Vec<Table> = ports.iter().map(|&port| kinds.table(port)).collect();
+        let judge = Judge { kinds, tables, families };
+        let cells = Cells::new(bundles.len(), |from, to, cells| judge.fill(&bundles[from], &bundles[to], cells));
+        let groups = cells.table.twins(|at| bundles[at].workload, |at| bundles[at].whos.is_several);
         let sizes = sizes(&bundles);
         let ends: Vec<End> = groups.iter().map(|group| told(group, &bundles, &sizes, &workloads)).collect();
-        let table = Table::new(groups.len(), questions.len(), |from, to, cells| {
-            let (from, to) = match (from == to, groups[from].as_slice()) {
-                // Compare two pods: of one group if the first has two, else of two groups.
-                (true, &[first, second, ..]) if bundles[first].units.len() < 2 => (first, second),
-                _ => (groups[from][0], groups[to][0]),
+        let whos: Vec<Whos> =
+            groups.iter().map(|group| Whos::of_all(group.iter().map(|&at| &bundles[at].whos))).collect();
+        let cells = Cells::new(groups.len(), |from, to, answers| {
+            let sample = match (from == to, groups[from].as_slice()) {
+                (true, &[first, second, ..]) => cells.cell(first, second),
+                _ => cells.cell(groups[from][0], groups[to][0]),
             };
-            cells.extend_from_slice(table.cell(from, to));
+            answers.extend(sample.iter().map(|answer| whos[from].given(&whos[to], (*answer)?)));
         });
-        Ok(Self { in_focus: vec![true; ends.len()], ends, questions, table })
+        Self { in_focus: vec![true; ends.len()], ends, questions, cells }
     }
 
     /// Restricts the output to connections of the named ends or namespaces.
@@ -196,17 +210,18 @@ impl Merged {
             }
         }
         let in_focus: Vec<bool> = self.ends.iter().map(|end| names.iter().any(|name| end.is_called(name))).collect();
-        let passes =
-            |from: usize, to: usize| self.table.cell(from, to).iter().flatten().any(|reached| *reached != Reached::No);
+        let passes = |from: usize, to: usize| {
+            self.cells.cell(from, to).iter().flatten().any(|answer| *answer != Answer::of(Reached::No))
+        };
         let talks = |at: usize| (0..self.ends.len()).any(|of| in_focus[of] && (passes(at, of) || passes(of, at)));
         let kept: Vec<usize> = (0..self.ends.len()).filter(|&at| in_focus[at] || talks(at)).collect();
-        let table = Table::new(kept.len(), self.questions.len(), |from, to, cells| {
-            cells.extend_from_slice(self.table.cell(kept[from], kept[to]));
+        let cells = Cells::new(kept.len(), |from, to, answers| {
+            answers.extend_from_slice(self.cells.cell(kept[from], kept[to]));
         });
         *self = Self {
             ends: kept.iter().map(|&at| self.ends[at].clone()).collect(),
             in_focus: kept.iter().map(|&at| in_focus[at]).collect(),
-            table,
+            cells,
             questions: std::mem::take(&mut self.questions),
         };
         Ok(())
@@ -242,16 +257,16 @@ impl Merged {
 
     /// Whether the output contains a verdict between two ends.
     pub(super) fn is_asked(&self, from: usize, to: usize) -> bool {
-        self.is_shown(from, to) && self.table.cell(from, to).iter().any(Option::is_some)
+        self.is_shown(from, to) && self.cells.cell(from, to).iter().any(Option::is_some)
     }
 
     /// Returns the allowed ports: `80/TCP`, or `80/TCP (IPv4)` if only one of two families is allowed. Adds `denial not enforced` to ports
-    /// that are open only because a policy is audited.
+    /// that are open only because a policy is audited, and `own node only` to ports that are open only between a pod and its own node.
     pub(super) fn services(&self, from: usize, to: usize) -> String {
         if !self.is_shown(from, to) {
             return String::new();
         }
-        let asked = self.questions.iter().zip(self.table.cell(from, to));
+        let asked = self.questions.iter().zip(self.cells.cell(from, to));
         let asked: Vec<_> = asked.filter_map(|(question, answer)| Some((question, (*answer)?))).collect();
         let of_ports = asked.chunk_by(|((one, _), _), ((other, _), _)| one == other);
         let services: Vec<String> = of_ports.filter_map(service).collect();
@@ -264,68 +279,165 @@ impl Merged {
         self.questions.iter().enumerate().flat_map(move |(at, &(port, v4))| {
             let shown = places().filter(|&(from, to)| self.is_shown(from, to));
             shown.filter_map(move |(from, to)| {
-                let reached = self.table.cell(from, to)[at]?;
-                Some(Line { from: &self.ends[from], to: &self.ends[to], family: family_name(v4), port, reached })
+                let answer = self.cells.cell(from, to)[at]?;
+                Some(Line { from: &self.ends[from], to: &self.ends[to], family: family_name(v4), port, answer })
             })
         })
     }
 }
 
 /// Returns a port with its allowed families. `None` if no family is allowed.
-fn service(answers: &[(&Question, Reached)]) -> Option<String> {
-    const BESIDE: &str = "denial not enforced";
+fn service(answers: &[(&Question, Answer)]) -> Option<String> {
     let &((port, _), first) = answers.first()?;
-    if answers.iter().all(|(_, reached)| *reached == first) {
-        return match first {
-            Reached::No => None,
-            Reached::Audited => Some(format!("{port} ({BESIDE})")),
-            Reached::Yes => Some(port.to_string()),
+    if answers.iter().all(|(_, answer)| *answer == first) {
+        return match remarks(first)?.as_str() {
+            "" => Some(port.to_string()),
+            remarks => Some(format!("{port} ({remarks})")),
         };
     }
-    let in_family = |((_, v4), reached): &(&Question, Reached)| match reached {
-        Reached::No => None,
-        Reached::Audited => Some(format!("{}: {BESIDE}", family_name(*v4))),
-        Reached::Yes => Some(family_name(*v4).to_owned()),
+    let in_family = |((_, v4), answer): &(&Question, Answer)| match remarks(*answer)?.as_str() {
+        "" => Some(family_name(*v4).to_owned()),
+        remarks => Some(format!("{}: {remarks}", family_name(*v4))),
     };
     let families: Vec<String> = answers.iter().filter_map(in_family).collect();
     Some(format!("{port} ({})", families.join(", ")))
+}
+
+/// Returns what limits an allowed connection: empty, `own node only` or `denial not enforced`. `None` if the connection is denied.
+pub(super) fn remarks(Answer { elsewhere, own_node }: Answer) -> Option<String> {
+    const AUDITED: &str = "denial not enforced";
+    let audited = |reached| if reached == Reached::Audited { AUDITED } else { "" };
+    match (elsewhere, own_node) {
+        (Reached::No, Reached::No) => None,
+        (Reached::No, Reached::Audited) => Some(format!("own node only, {AUDITED}")),
+        (Reached::No, Reached::Yes) => Some("own node only".into()),
+        (elsewhere, _) => Some(audited(elsewhere).into()),
+    }
 }
 
 const fn family_name(is_ipv4: bool) -> &'static str {
     if is_ipv4 { "IPv4" } else { "IPv6" }
 }
 
-/// Returns groups of bundle indexes of one workload with equal rows and columns. This is an equivalence relation, so the first of each
-/// group represents all.
-fn twins(bundles: &[Bundle<'_>], table: &Table) -> Vec<Vec<usize>> {
-    let are_twins = |one: usize, other: usize| {
-        let among = table.cell(one, other);
-        let own = |at: usize| bundles[at].units.len() < 2 || table.cell(at, at) == among;
-        let third = |at: &usize| *at != one && *at != other;
-        among == table.cell(other, one)
-            && own(one)
-            && own(other)
-            && (0..bundles.len())
-                .filter(third)
-                .all(|at| table.cell(one, at) == table.cell(other, at) && table.cell(at, one) == table.cell(at, other))
-    };
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    let mut of_workload: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (at, bundle) in bundles.iter().enumerate() {
-        let Some(workload) = bundle.workload else {
-            groups.push(vec![at]);
-            continue;
-        };
-        let known = of_workload.entry(workload).or_default();
-        match known.iter().find(|&&group| are_twins(groups[group][0], at)) {
-            Some(&group) => groups[group].push(at),
-            None => {
-                known.push(groups.len());
-                groups.push(vec![at]);
-            }
+/// A pod or an external address, with all its addresses.
+struct Unit<'a> {
+    /// The end of the first address.
+    end: &'a NamedEnd,
+    /// The kinds of all addresses.
+    kinds: Vec<usize>,
+}
+
+impl Unit<'_> {
+    fn pod(&self) -> Option<&PodName> {
+        match &self.end.end {
+            fabric::End::Pod { name, .. } => Some(name),
+            fabric::End::Node { .. } | fabric::End::External(_) => None,
         }
     }
-    groups
+}
+
+/// Pods of one workload that no rule distinguishes, or one external address.
+struct Bundle<'a> {
+    workload: Option<usize>,
+    units: Vec<Unit<'a>>,
+    whos: Whos,
+}
+
+/// Who a group of ends is, to tell which pairs of two groups exist.
+pub(super) struct Whos {
+    place: Place,
+    /// Number of one of the ends, see [`NamedEnd::who`].
+    first: u32,
+    /// Whether the group has different ends.
+    is_several: bool,
+    /// The nodes of the ends. Empty for an external address.
+    nodes: BTreeSet<u32>,
+}
+
+impl Whos {
+    pub(super) fn of(end: &NamedEnd) -> Self {
+        Self { place: end.place, first: end.who, is_several: false, nodes: end.node.into_iter().collect() }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.is_several |= other.is_several || other.first != self.first;
+        self.nodes.extend(&other.nodes);
+    }
+
+    /// Panics if there are none.
+    fn of_all<'a>(mut all: impl Iterator<Item = &'a Self>) -> Self {
+        let Self { place, first, is_several, nodes } = all.next().expect("a group has a member");
+        let mut whos = Self { place: *place, first: *first, is_several: *is_several, nodes: nodes.clone() };
+        all.for_each(|other| whos.add(other));
+        whos
+    }
+
+    /// Returns what the answer says about the pairs of two groups that exist. `None` if both are the same end.
+    pub(super) fn given(&self, other: &Self, answer: Answer) -> Option<Answer> {
+        if !self.is_several && !other.is_several && self.first == other.first {
+            return None;
+        }
+        if answer.own_node == answer.elsewhere {
+            return Some(answer);
+        }
+        let is_elsewhere = self.nodes.len() > 1 || self.nodes != other.nodes;
+        let is_own = self.nodes.intersection(&other.nodes).next().is_some();
+        Some(match (is_elsewhere, is_own) {
+            (true, true) => answer,
+            (true, false) => Answer::of(answer.elsewhere),
+            (false, _) => Answer::of(answer.own_node),
+        })
+    }
+}
+
+fn bundles<'a>(ends: &'a [NamedEnd], kinds: &Kinds<'_>, workloads: &Workloads) -> Vec<Bundle<'a>> {
+    let mut places: HashMap<(usize, Vec<usize>), usize> = HashMap::new();
+    let mut bundles: Vec<Bundle<'a>> = Vec::new();
+    let mut first = 0;
+    for of_one in ends.chunk_by(|one, other| one.name == other.name) {
+        let mut its: Vec<usize> = (first..first + of_one.len()).map(|at| kinds.of_end(at)).collect();
+        its.sort_unstable();
+        first += of_one.len();
+        let unit = Unit { end: &of_one[0], kinds: its };
+        let workload = unit.pod().and_then(|pod| workloads.of_pod(pod));
+        let next = bundles.len();
+        let at = workload.map_or(next, |workload| *places.entry((workload, unit.kinds.clone())).or_insert(next));
+        let whos = Whos::of(unit.end);
+        match bundles.get_mut(at) {
+            Some(bundle) => {
+                bundle.whos.add(&whos);
+                bundle.units.push(unit);
+            }
+            None => bundles.push(Bundle { workload, units: vec![unit], whos }),
+        }
+    }
+    bundles
+}
+
+/// Answers the questions about pairs of bundles.
+struct Judge<'a> {
+    kinds: &'a Kinds<'a>,
+    /// The answers at each port.
+    tables: Vec<Table>,
+    /// The families in question, IPv4 first.
+    families: Vec<bool>,
+}
+
+impl Judge<'_> {
+    /// Appends the answers to all questions.
+    fn fill(&self, from: &Bundle<'_>, to: &Bundle<'_>, answers: &mut Vec<Option<Answer>>) {
+        for table in &self.tables {
+            answers.extend(self.families.iter().map(|&v4| self.answer(table, v4, from, to)));
+        }
+    }
+
+    /// Returns the lowest answer over the address pairs of a family. `None` if there is no such pair.
+    fn answer(&self, table: &Table, v4: bool, from: &Bundle<'_>, to: &Bundle<'_>) -> Option<Answer> {
+        let pairs =
+            from.units[0].kinds.iter().flat_map(|&one| to.units[0].kinds.iter().map(move |&other| (one, other)));
+        let asked = pairs.filter(|&(one, other)| self.kinds.is_ipv4(one) == v4 && self.kinds.are_askable(one, other));
+        asked.map(|(one, other)| table.answer(one, other)).reduce(Answer::min)
+    }
 }
 
 /// Returns the number of pods by workload.
@@ -341,17 +453,12 @@ fn sizes(bundles: &[Bundle<'_>]) -> HashMap<usize, usize> {
 
 fn told(group: &[usize], bundles: &[Bundle<'_>], sizes: &HashMap<usize, usize>, workloads: &Workloads) -> End {
     let units = || group.iter().flat_map(|&at| &bundles[at].units);
-    let mut pods: Vec<PodName> = units().filter_map(|unit| unit.pod().cloned()).collect();
-    pods.sort_unstable();
-    let Some(first) = pods.first() else {
-        let name = units().next().map_or_else(String::new, |unit| unit.ends[0].0.name.clone());
+    let pods: Vec<PodName> = units().filter_map(|unit| unit.pod().cloned()).collect();
+    if pods.is_empty() {
+        let name = units().next().map_or_else(String::new, |unit| unit.end.name.clone());
         return End { name, ..End::default() };
-    };
+    }
     let workload = bundles[group[0]].workload;
     let of = workload.and_then(|workload| sizes.get(&workload)).copied().unwrap_or(pods.len());
-    let namespace = Some(first.namespace.clone());
-    // A single pod of several keeps its own name.
-    let name = workload.and_then(|at| workloads.name(at)).filter(|_| pods.len() > 1 || of == 1);
-    let is_workload = name.is_some();
-    End { namespace, name: name.unwrap_or(&first.name).to_owned(), is_workload, pods, of }
+    End::of_pods(pods, workload.and_then(|at| workloads.name(at)), of)
 }

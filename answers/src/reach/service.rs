@@ -10,7 +10,7 @@ use bulkhead_control::object::ServiceName;
 use bulkhead_control::pipeline::Pipeline;
 use serde::Serialize;
 
-use super::{NamedEnd, family};
+use super::ends::{NamedEnd, ends, family};
 use crate::args::{Destination, EndName, Reach, ReachFormat, Target};
 use crate::bundle;
 use crate::fabric::{End, Fabric, Reached};
@@ -79,7 +79,7 @@ pub(super) fn run(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
             bail!("no Service has {to}\n  help: write service/NAMESPACE/NAME, or omit --to to list all pods");
         }
     }
-    let sources = super::ends(&pipeline, &args.external)?;
+    let sources = ends(&pipeline, &args.external)?;
     let fabric = Fabric::new(&pipeline)?;
     let mut asker = Asker { pipeline: &pipeline, services, fabric };
     match args.output {

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::NAMED_COLUMNS;
+use super::kinds::Answer;
 use super::merged::Merged;
 use crate::fabric::Reached;
 use crate::output::{markdown, printable};
@@ -67,7 +68,7 @@ fn list(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
 
 /// Writes one record per pair of ends, port and address family (RFC 4180).
 pub(super) fn csv(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
-    let head = ["from", "from_pods", "to", "to_pods", "family", "protocol", "port", "verdict", "audited"];
+    let head = ["from", "from_pods", "to", "to_pods", "family", "protocol", "port", "verdict", "audited", "own_node"];
     record(&head.map(str::to_owned), out)?;
     let count = |pods: usize| if pods == 0 { String::new() } else { pods.to_string() };
     for line in merged.lines() {
@@ -79,12 +80,22 @@ pub(super) fn csv(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
             line.family.to_owned(),
             line.port.transport.to_string(),
             line.port.port.to_string(),
-            line.reached.verdict().to_owned(),
-            (line.reached == Reached::Audited).to_string(),
+            line.answer.elsewhere.verdict().to_owned(),
+            (line.answer.elsewhere == Reached::Audited).to_string(),
+            own_node(line.answer).to_owned(),
         ];
         record(&fields, out)?;
     }
     out.flush()
+}
+
+/// Returns the verdict between a pod and its own node if it differs from the others.
+fn own_node(Answer { elsewhere, own_node }: Answer) -> &'static str {
+    match (own_node == elsewhere, own_node) {
+        (true, _) => "",
+        (false, Reached::Audited) => "audited",
+        (false, reached) => reached.verdict(),
+    }
 }
 
 /// Writes a CSV record. Quotes fields with separators and doubles quotes inside them (RFC 4180, section 2).

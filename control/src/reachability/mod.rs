@@ -95,6 +95,17 @@ impl Class {
     }
 }
 
+/// All that decides about the addresses of a class. Two classes with equal traits have the same verdicts with every third one: nodes, which
+/// have a class each, often do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Traits<'a> {
+    is_ipv4: bool,
+    is_node: bool,
+    egress: Option<ListNumber>,
+    ingress: Option<ListNumber>,
+    sets: &'a [u32],
+}
+
 /// A pod's address and its class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -169,6 +180,13 @@ impl Reachability {
     /// Returns the class with this number. Panics if the number is from another state and too large.
     pub fn class(&self, id: ClassId) -> &Class {
         &self.classes[id.index()]
+    }
+
+    /// Returns what distinguishes the class in verdicts.
+    pub fn traits(&self, id: ClassId) -> Traits<'_> {
+        let Class { holder, sample, egress, ingress, sets } = self.class(id);
+        let is_node = matches!(holder, Holder::Nodes(_));
+        Traits { is_ipv4: sample.is_ipv4(), is_node, egress: *egress, ingress: *ingress, sets }
     }
 
     /// Returns the class that contains the address.

@@ -1,0 +1,122 @@
+//! The ends of the matrix: all pods with an address, and the given external addresses.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use anyhow::bail;
+use bulkhead_control::object::Pod;
+use bulkhead_control::pipeline::Pipeline;
+
+use crate::fabric::End;
+use crate::output;
+
+/// Where the traffic of an end leaves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    /// At a pod's own interface.
+    Pod,
+    /// On a node's network: a node, or a host-network pod.
+    Host,
+    /// Outside the cluster.
+    Outside,
+}
+
+/// One address of an end, with the end's name.
+#[derive(Debug)]
+pub(super) struct NamedEnd {
+    pub(super) name: String,
+    pub(super) end: End,
+    pub(super) place: Place,
+    /// Number of the pod, node or external address. All ends on the network of one node have the same number.
+    pub(super) who: u32,
+    /// Number of the node. `None` for an external address.
+    pub(super) node: Option<u32>,
+}
+
+impl NamedEnd {
+    pub(super) fn is_ipv4(&self) -> bool {
+        self.end.address().is_ipv4()
+    }
+
+    pub(super) fn is_pod(&self) -> bool {
+        matches!(self.end, End::Pod { .. })
+    }
+
+    /// Whether traffic between the two leaves neither pod nor node.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.who == other.who
+    }
+}
+
+/// Whether policy can concern a connection between the ends.
+pub(super) fn askable(from: &NamedEnd, to: &NamedEnd) -> bool {
+    (from.is_pod() || to.is_pod()) && !from.is_same(to) && from.is_ipv4() == to.is_ipv4()
+}
+
+pub(super) fn family(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+/// Returns the ends of all pods, by name, and of these external addresses.
+///
+/// # Errors
+/// If no pod has an address, or an external address is a pod's.
+pub(super) fn ends(pipeline: &Pipeline, external: &[IpAddr]) -> anyhow::Result<Vec<NamedEnd>> {
+    let cache = pipeline.cache();
+    let mut pods: Vec<_> = cache.pods().map(|(_, pod)| pod).filter(|pod| !pod.finished).collect();
+    pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    // A pod on the host network is located by its node.
+    let nowhere = |pod: &Pod| pod.addresses.is_empty() || (pod.host_network && pod.node.is_none());
+    let waiting: Vec<String> = pods.iter().filter(|pod| nowhere(pod)).map(|pod| pod.name.to_string()).collect();
+    if !waiting.is_empty() {
+        let names: Vec<&str> = waiting.iter().map(String::as_str).collect();
+        output::warn(&format!("skipped pods without an address or a node: {}", output::some_of(&names, 5)));
+        pods.retain(|pod| !nowhere(pod));
+    }
+    if pods.is_empty() {
+        bail!(
+            "no pod with an address in the state\n  help: add the output of `kubectl get pods -A -o yaml` to --state"
+        );
+    }
+    let mut numbers = Numbers::default();
+    let mut ends: Vec<NamedEnd> =
+        pods.into_iter().flat_map(|pod| End::of_pod(pod)).map(|end| numbers.named(end.to_string(), end)).collect();
+    for address in super::distinct(external) {
+        let end = End::at(pipeline, address);
+        if let End::Pod { name, .. } = &end {
+            bail!("--external {address} is the address of pod {name}\n  help: pass an address outside the cluster");
+        }
+        ends.push(numbers.named(address.to_string(), end));
+    }
+    Ok(ends)
+}
+
+/// The numbers of ends and nodes.
+#[derive(Default)]
+struct Numbers {
+    ends: HashMap<String, u32>,
+    nodes: BTreeMap<Arc<str>, u32>,
+}
+
+impl Numbers {
+    fn named(&mut self, name: String, end: End) -> NamedEnd {
+        let place = match &end {
+            End::Pod { host_network: false, .. } => Place::Pod,
+            End::Pod { .. } | End::Node { .. } => Place::Host,
+            End::External(_) => Place::Outside,
+        };
+        // No pod and no address is called like this.
+        let who = match (place, end.node()) {
+            (Place::Host, Some(node)) => format!("node {node}"),
+            _ => name.clone(),
+        };
+        let next = u32::try_from(self.ends.len()).unwrap_or(u32::MAX);
+        let who = *self.ends.entry(who).or_insert(next);
+        let node = end.node().map(|node| {
+            let next = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+            *self.nodes.entry(node.clone()).or_insert(next)
+        });
+        NamedEnd { name, end, place, who, node }
+    }
+}

@@ -185,10 +185,34 @@ fn lines_in(text: &str, fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
         let path = path::FieldPath::parse(&position.path)?.join(&path::FieldPath::parse(sub_path)?);
         Some(locate::Wanted { document: position.document, path })
     };
-    let wanted: Vec<Option<locate::Wanted>> = fields.iter().map(wanted).collect();
-    let readable: Vec<locate::Wanted> = wanted.iter().flatten().cloned().collect();
-    let mut lines = locate::lines(text, parse::syntax_of(text), &readable).into_iter();
-    wanted.iter().map(|wanted| wanted.as_ref().and_then(|_| lines.next().flatten())).collect()
+    let mut lines = vec![None; fields.len()];
+    let mut elsewhere = Vec::new();
+    let nearby = locate::Nearby::new(text);
+    let mut objects: BTreeMap<(usize, &str, usize), Vec<usize>> = BTreeMap::new();
+    for (at, (position, _)) in fields.iter().enumerate() {
+        objects.entry((position.document, &position.path, position.line)).or_default().push(at);
+    }
+    for ((_, path, line), places) in objects {
+        let paths: Vec<_> = places.iter().map(|&at| path::FieldPath::parse(fields[at].1)).collect();
+        let readable: Vec<_> = paths.iter().flatten().collect();
+        // Lists in lists are rare.
+        let is_nested = path.matches('[').count() > 1;
+        match nearby.lines(line, !path.is_empty(), &readable).filter(|_| !is_nested) {
+            Some(found) => {
+                let readable = places.iter().zip(&paths).filter(|(_, path)| path.is_some());
+                readable.zip(found).for_each(|((&at, _), line)| lines[at] = line);
+            }
+            None => elsewhere.extend(places),
+        }
+    }
+    let wanted: Vec<(usize, locate::Wanted)> =
+        elsewhere.into_iter().filter_map(|at| Some((at, wanted(&fields[at])?))).collect();
+    if !wanted.is_empty() {
+        let (places, wanted): (Vec<usize>, Vec<locate::Wanted>) = wanted.into_iter().unzip();
+        let found = locate::lines(text, parse::syntax_of(text), &wanted);
+        places.into_iter().zip(found).for_each(|(at, line)| lines[at] = line);
+    }
+    lines
 }
 
 /// Parses a block of addresses. The error is the problem and its remedy.

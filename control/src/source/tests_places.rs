@@ -107,7 +107,7 @@ fn the_lines_of_a_file_are_found_again_and_of_standard_input_never() {
     let loaded = load(&[file], Strictness::Strict).unwrap();
     let mut position = policies(&loaded)[0].position.clone().unwrap();
     assert_eq!(line_of(&position, "spec.ingress[0]"), Some(6));
-    position.document = 2;
+    (position.document, position.line) = (2, 9);
     assert_eq!(line_of(&position, "spec"), None);
     position.file = read::STDIN.into();
     assert_eq!(line_of(&position, "spec"), None);
@@ -125,4 +125,67 @@ fn a_value_that_came_through_an_alias_is_placed_where_the_alias_stands() {
     let position = policies(&loaded)[0].position.clone().unwrap();
     assert_eq!(line_in(&text, &position, "spec.ingress[0].from[0].podSelector.matchLabels.a"), Some(9));
     assert_eq!(line_in(&text, &position, "spec.ingress[0].from[1].podSelector.matchLabels.a"), Some(11));
+}
+
+/// Policies in every notation, each with the lines of its fields as a walk over the whole text finds them.
+#[test]
+fn the_lines_of_an_object_are_found_from_its_first_line_as_from_the_start_of_the_text() {
+    let policy = |indent: usize, name: &str| {
+        let lines = [
+            "apiVersion: networking.k8s.io/v1",
+            "kind: NetworkPolicy",
+            &format!("metadata: {{name: {name}, annotations: {{n: \"y"),
+            "    z\"}}",
+            "spec:",
+            "  podSelector: {matchLabels: &l {a: b}}",
+            "  # a comment",
+            "  ingress:",
+            "  - from:",
+            "    - podSelector:",
+            "        matchLabels: {x: z}",
+            "",
+            "  - {ports: [{port: 80}]}",
+        ];
+        lines.map(|line| if line.is_empty() { String::new() } else { format!("{:indent$}{line}", "") }).join("\n")
+            + "\n"
+    };
+    let item = |indent: usize, name: &str| format!("{:indent$}- {}", "", policy(indent + 2, name).trim_start());
+    let list = |items: &str| format!("apiVersion: v1\nkind: List\nitems:\n{items}");
+    let json = r#"{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "n"}, "spec": {"podSelector": {}, "ingress": [{"from": []}, {}]}}"#;
+    let pretty = |name: &str| {
+        let value: serde_json::Value = serde_json::from_str(&json.replace("\"n\"", &format!("\"{name}\""))).unwrap();
+        serde_json::to_string_pretty(&value).unwrap()
+    };
+    let with_alias = item(0, "b").replace("matchLabels: &l {a: b}", "matchLabels: *l");
+    let texts = [
+        format!("# first\n{}---\n{}...\n---\n{}", policy(0, "a"), policy(0, "b"), policy(0, "c")),
+        list(&(item(0, "a") + &item(0, "b"))),
+        list(&(item(2, "a") + "\n# a comment\n" + &item(2, "b"))),
+        list(&(item(0, "a") + &with_alias)),
+        list(&format!("-\n{}- {json}\n", policy(2, "a"))),
+        format!("--- {json}\n---\n{}", policy(0, "a")),
+        format!("{}\n{}", pretty("a"), pretty("b")),
+        format!("{{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [\n{},\n{}]}}", pretty("a"), pretty("b")),
+        format!("{{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [{json},\n{}]}}", pretty("b")),
+        json.to_owned() + json.replace("\"n\"", "\"m\"").as_str(),
+    ];
+    let fields =
+        ["", "spec", "spec.ingress", "spec.ingress[0].from", "spec.ingress[1]", "spec.ingress[1].ports[0]", "no"];
+    let (mut near, mut far) = (0, 0);
+    for text in texts {
+        let loaded = strict(&text).unwrap();
+        for position in policies(&loaded).iter().filter_map(|policy| policy.position.as_ref()) {
+            let path = |field: &str| path::FieldPath::parse(field).unwrap();
+            let root = path(&position.path);
+            let wanted = |field: &&str| locate::Wanted { document: position.document, path: root.join(&path(field)) };
+            let wanted: Vec<_> = fields.iter().map(wanted).collect();
+            let expected = locate::lines(&text, parse::syntax_of(&text), &wanted);
+            assert_eq!(fields.map(|field| line_in(&text, position, field)), *expected, "{position:?} of\n{text}");
+            let paths = fields.map(path);
+            let paths: Vec<_> = paths.iter().collect();
+            let nearby = locate::Nearby::new(&text).lines(position.line, !position.path.is_empty(), &paths);
+            *if nearby.is_some() { &mut near } else { &mut far } += 1;
+        }
+    }
+    assert!(near >= 10 && far >= 5, "{near} near, {far} far");
 }

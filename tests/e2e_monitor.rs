@@ -316,6 +316,33 @@ fn a_capture_has_verdicts_and_ring_files_and_ends_after_its_packets() {
 }
 
 #[test]
+fn a_capture_that_is_stopped_tells_its_count_and_a_filter_that_selects_nobody_causes_a_warning() {
+    require!("ping", "tcpdump");
+    let mut lab = watched("");
+    let file = lab.path("stopped.pcapng");
+    let words = ["capture", "--write", file.to_str().unwrap(), "--pod", "default/a", "icmp"];
+    let mut capture = Watcher::start(&lab, "stopped", &words);
+    lab.pings("a", &lab.get("b").v4.clone());
+    eventually("the packet is captured", || tcpdump_read(&file, "").contains("ICMP echo request"));
+    assert!(!capture.said(&lab).contains("no pod"), "{}", capture.said(&lab));
+    capture.child.as_ref().unwrap().signal("INT");
+    eventually("it ends", || capture.has_ended());
+    let seen = tcpdump_read(&file, "").lines().filter(|line| line.contains("ICMP")).count();
+    let counts = format!("captured {seen} packets");
+    assert!(capture.said(&lab).contains(&counts), "{counts}: {}", capture.said(&lab));
+    for (name, words) in [
+        ("monitor", vec!["monitor", "--pod", "default/aa", "--namespace", "default", "--label", "app=zz"]),
+        ("trace", vec!["trace", "--pod", "default/aa", "--label", "app=zz"]),
+    ] {
+        let watcher = Watcher::start(&lab, &format!("nobody-{name}"), &words);
+        let expected = "no pod of the state is selected by --pod default/aa, --label app=zz:";
+        eventually("it warns of selectors of nobody", || watcher.said(&lab).contains(expected));
+        watcher.stop();
+    }
+    lab.stop();
+}
+
+#[test]
 fn who_comes_and_goes_costs_a_trace_no_packet_while_the_plan_stays_the_same() {
     require!("ping", "curl");
     let mut lab = Lab::new();

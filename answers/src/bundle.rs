@@ -22,7 +22,7 @@ use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use bulkhead_control::attachments::Attachment;
+use bulkhead_control::attachments::{self, Attachment};
 use bulkhead_control::object::{Enforcement, IngressIsolation, Object, PodName};
 use bulkhead_control::source::{self, Loaded, Options, ServiceKinds, SourceErrors};
 use flate2::read::GzDecoder;
@@ -32,7 +32,6 @@ use sha2::{Digest, Sha256};
 use crate::output;
 
 pub use pack::Contents;
-pub use said::{attached, enforcement, options, service_settings};
 
 const FORMAT: &str = "bulkhead-bundle";
 /// Incremented when the meaning of a member changes.
@@ -207,30 +206,51 @@ fn damaged(error: std::io::Error) -> anyhow::Error {
     }
 }
 
-/// Reads a state from paths that may include bundles.
-///
-/// # Errors
-/// See [`source::load`]; also if a bundle cannot be used.
-pub fn load(paths: &[PathBuf], options: &Options) -> anyhow::Result<Result<Loaded, SourceErrors>> {
-    let (bundles, paths): (Vec<PathBuf>, Vec<PathBuf>) = paths.iter().cloned().partition(|path| is_bundle(path));
-    let loaded = source::load(&paths, options.clone());
-    if bundles.is_empty() {
-        return Ok(loaded);
+/// The inputs of a question about a state: files of objects, and bundles. A bundle is opened once per question.
+#[derive(Debug)]
+pub struct Sources {
+    bundles: Vec<Bundle>,
+    /// Paths that are not bundles.
+    paths: Vec<PathBuf>,
+}
+
+impl Sources {
+    /// Opens the bundles among the paths.
+    ///
+    /// # Errors
+    /// If a bundle cannot be used.
+    pub fn open(paths: &[PathBuf]) -> anyhow::Result<Self> {
+        let (bundles, paths): (Vec<PathBuf>, Vec<PathBuf>) = paths.iter().cloned().partition(|path| is_bundle(path));
+        let open = |path: &PathBuf| {
+            let mut bundle = Bundle::open(path)?;
+            // The journal may have a gigabyte.
+            bundle.members.retain(|name, _| *name == STATE);
+            Ok(bundle)
+        };
+        Ok(Self { bundles: bundles.iter().map(open).collect::<anyhow::Result<_>>()?, paths })
     }
-    let mut loaded = match loaded {
-        Ok(loaded) => loaded,
-        faults => return Ok(faults),
-    };
-    for path in bundles {
-        let bundle = Bundle::open(&path)?;
+
+    /// Reads the objects of all inputs. Pods of a bundle have the addresses that the container runtime gave them.
+    ///
+    /// # Errors
+    /// See [`source::load`]; also if the objects of a bundle cannot be parsed.
+    pub fn load(&self, options: &Options) -> anyhow::Result<Result<Loaded, SourceErrors>> {
+        let mut loaded = match source::load(&self.paths, options.clone()) {
+            Ok(loaded) => loaded,
+            faults => return Ok(faults),
+        };
         let is_wanted = |object: &Object| {
             let is_service = matches!(object, Object::Service(_) | Object::EndpointSlice(_));
             !is_service || options.services == ServiceKinds::Read
         };
-        loaded.objects.extend(bundle.objects()?.into_iter().filter(is_wanted));
-        loaded.files += 1;
+        for bundle in &self.bundles {
+            loaded.objects.extend(bundle.objects()?.into_iter().filter(is_wanted));
+            loaded.files += 1;
+        }
+        let attached = self.bundles.iter().flat_map(|bundle| bundle.manifest.attached.iter().cloned()).collect();
+        attachments::give(&mut loaded.objects, &attached);
+        Ok(Ok(loaded))
     }
-    Ok(Ok(loaded))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use anyhow::{Context, bail};
 use bulkhead_control::reachability::Reachability;
 
 use crate::args::{State, Test, TestFormat};
-use crate::run;
+use crate::run::{self, Input};
 use report::Report;
 
 /// Prints whether each claim holds. Returns exit code 1 if one fails.
@@ -48,7 +48,7 @@ pub fn run(args: &Test) -> anyhow::Result<ExitCode> {
             claims.push(claim);
         }
     }
-    let pipeline = run::load_without_tables(&state, &args.planned)?;
+    let pipeline = run::load(&Input::open(&state)?, Some(&args.planned))?;
     let mirror = pipeline.mirror().context("a pipeline without tables has a mirror")?;
     let reachability = Reachability::of(&pipeline, mirror);
     let outcomes = claims.iter().map(|claim| judge::judge(claim, pipeline.cache(), &reachability));

@@ -13,14 +13,12 @@ use std::process::ExitCode;
 use anyhow::bail;
 use bulkhead_classifier::OriginId;
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::processor::Scope;
 use serde_json::Value;
 
 pub use self::acl::{shown_addresses, shown_services};
 use crate::args::{Compile, RendererName};
-use crate::bundle;
 use crate::output::{self, printable};
-use crate::run;
+use crate::run::{self, Input};
 use crate::translate::{Services, blocks};
 
 /// Prints a renderer's output for a node's policies.
@@ -48,9 +46,12 @@ pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
             "--interfaces works only with --renderer nftables\n  help: remove --interfaces, or use --renderer nftables"
         );
     }
-    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
-    let scope = if is_about_all { Scope::Cluster } else { Scope::Node(args.node.as_str().into()) };
-    let (mut pipeline, services) = run::load_with_services(&args.state, scope, false)?;
+    let input = Input::open(&args.state)?;
+    let settings = input.service_settings(args.settings.as_deref())?;
+    let (mut pipeline, services) = match is_about_all {
+        true => run::load_with_services(&input, None, false)?,
+        false => run::load_node(&input, &args.node, false)?,
+    };
     if !matches!(args.renderer, RendererName::Acl | RendererName::Identity) {
         run::enforce_all(&mut pipeline, "--renderer")?;
     }

@@ -32,7 +32,8 @@ use self::because::{Because, Reasons, Tellings};
 use self::forms::Form;
 use crate::args::{Diff, State};
 use crate::flows::find::Finder;
-use crate::{bundle, output, run};
+use crate::output;
+use crate::run::{self, Input};
 
 /// Maximum number of pods of one state only that are named in text output.
 const NAMED: usize = 20;
@@ -84,15 +85,17 @@ struct OnlyIn {
 pub fn run(args: &Diff) -> anyhow::Result<ExitCode> {
     let (against, captures) = flows::split(args);
     let seen = flows::read(args, &captures)?;
-    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
+    let input = Input::open(&args.state)?;
+    let settings = input.service_settings(args.settings.as_deref())?;
     let old = "the old state (--state)";
     // Services matter only for flows.
     let (before, services) = match &seen {
-        Some(_) => run::load_without_tables_with_services(&args.state, &args.planned).context(old)?,
-        None => (run::load_without_tables(&args.state, &args.planned).context(old)?, Vec::new()),
+        Some(_) => run::load_with_services(&input, Some(&args.planned), false).context(old)?,
+        None => (run::load(&input, Some(&args.planned)).context(old)?, Vec::new()),
     };
-    let after = run::load_without_tables(&State { paths: against, ..args.state.clone() }, &args.planned)
-        .context("the new state (--against)")?;
+    let against = State { paths: against, ..args.state.clone() };
+    let new = "the new state (--against)";
+    let after = run::load(&Input::open(&against).context(new)?, Some(&args.planned)).context(new)?;
     let states = [reachability(&before)?, reachability(&after)?];
     let difference = Difference::of(&states[0], &states[1]);
     let only = only_in(&difference);

@@ -14,20 +14,21 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use bulkhead_classifier::OriginId;
 use bulkhead_control::object::{Denied, Transport};
 use bulkhead_control::origin::Origin;
-use bulkhead_control::pipeline::{Pipeline, RendererHandle};
+use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::renderer::mirror::Mirror;
+use bulkhead_control::source::Strictness;
 use bulkhead_dataplane::{Decision, DropReason};
 use serde::Serialize;
 
 use crate::args::{Asked, Explain, Target};
-use crate::bundle;
 use crate::fabric::{End, Fabric, Hop};
 use crate::output::{self, printable};
 use crate::places::{Places, Written};
-use crate::run;
+use crate::run::{self, Input};
 use crate::translate::{Leg, Services, blocks};
 use question::Question;
 use service::{Judged, Translated};
@@ -38,10 +39,11 @@ use step::{Answered, Pass, Step};
 /// # Errors
 /// If the state cannot be read, or does not contain an end of the connection.
 pub fn run(args: &Explain) -> anyhow::Result<ExitCode> {
-    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
+    let input = Input::open(&args.state)?;
+    let settings = input.service_settings(args.settings.as_deref())?;
     let is_service = matches!(args.asked.to, Target::Service(_));
-    let (pipeline, objects) = run::load_planned_with_services(&args.state, &args.planned, is_service)?;
-    let engine = Engine::new(pipeline)?;
+    let (pipeline, objects) = run::load_with_services(&input, Some(&args.planned), is_service)?;
+    let engine = Engine { pipeline, strictness: args.state.strictness() };
     let mut services = Services::new(&engine.pipeline, objects, settings);
     blocks::warnings(&engine.pipeline, &services).iter().for_each(output::warn);
     let answer = engine.answer(&mut services, &args.asked)?;
@@ -51,22 +53,14 @@ pub fn run(args: &Explain) -> anyhow::Result<ExitCode> {
 
 /// A compiled state that answers questions about connections.
 pub struct Engine {
-    /// The state. After a change to it, answers refer to the new state.
+    /// The state, without tables: those of the nodes on a connection's path are compiled for each answer. After a change to it, answers
+    /// refer to the new state.
     pub pipeline: Pipeline,
-    mirror: RendererHandle<Mirror>,
+    /// Whether rules on the path that exceed a table's limits are errors or warnings.
+    pub strictness: Strictness,
 }
 
 impl Engine {
-    /// Compiles a state for questions.
-    ///
-    /// # Errors
-    /// If the state does not compile.
-    pub fn new(mut pipeline: Pipeline) -> anyhow::Result<Self> {
-        let mirror = pipeline.register(Mirror::default());
-        pipeline.render_all()?;
-        Ok(Self { pipeline, mirror })
-    }
-
     /// Returns what happens to a connection.
     ///
     /// # Errors
@@ -75,12 +69,12 @@ impl Engine {
         let pipeline = &self.pipeline;
         let (port, questions) = question::all(pipeline, services, asked)?;
         let mut asker = Asker {
-            fabric: Fabric::new(pipeline)?,
+            fabric: Fabric::new(pipeline, self.strictness),
             refusing: Refusing {
                 origins: pipeline.refusing_origins(Denied::Drop).into_iter().collect(),
                 transport: port.transport,
             },
-            mirror: pipeline.renderer(self.mirror),
+            mirror: pipeline.mirror().context("a pipeline without tables has a mirror")?,
             places: Places::of(pipeline),
             pipeline,
         };
@@ -191,7 +185,7 @@ struct Asker<'a> {
     pipeline: &'a Pipeline,
     mirror: &'a Mirror,
     places: Places<'a>,
-    fabric: Fabric,
+    fabric: Fabric<'a>,
     refusing: Refusing,
 }
 

@@ -4,21 +4,24 @@
 //! enters that node's vswitch at the uplink. The reply takes the reverse path and needs the sessions that the first packet created. The
 //! verdict is thus the dataplane's own, not that of a second implementation.
 
+mod end;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{Pod, PodName, Transport};
-use bulkhead_control::pipeline::{Pipeline, UNBOUND};
+use bulkhead_control::object::Transport;
+use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::renderer::acl::NodeTables;
+use bulkhead_control::source::Strictness;
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::{
     Flow, LinkType, Outcome, Packet, PortId, PortKind, SessionConfig, SessionState, Snapshot, Verdict, Worker,
     WorkerConfig,
 };
-use ipnet::IpNet;
 
+pub use self::end::{End, PodNetworks, addresses_of_node};
 use crate::args::PortProtocol;
 use crate::run;
 
@@ -27,80 +30,6 @@ const PROBE_SOURCE_PORT: u16 = 50_000;
 
 /// Maximum number of sessions. A probe creates at most one on each of two nodes, and a small table is quick to clear.
 const PROBE_SESSIONS: usize = 16;
-
-/// One end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// A pod with one of its addresses.
-    Pod {
-        /// Namespace and name.
-        name: PodName,
-        /// Node of the pod.
-        node: Arc<str>,
-        /// Whether the pod is on the host network.
-        host_network: bool,
-        /// IPv4 or IPv6 address.
-        address: IpAddr,
-    },
-    /// A node: its kubelet, or any other process on the host network.
-    Node {
-        /// Name of the node.
-        node: Arc<str>,
-        /// IPv4 or IPv6 address.
-        address: IpAddr,
-    },
-    /// An address outside the cluster.
-    External(IpAddr),
-}
-
-impl End {
-    /// Returns one end per address of a pod.
-    pub fn of_pod(pod: &Pod) -> impl Iterator<Item = Self> + '_ {
-        pod.addresses.iter().map(|&address| Self::Pod {
-            name: pod.name.clone(),
-            node: pod.node.clone().unwrap_or_else(|| UNBOUND.into()),
-            host_network: pod.host_network,
-            address,
-        })
-    }
-
-    /// Returns the owner of an address: a pod, a node, or an external end.
-    pub fn at(pipeline: &Pipeline, address: IpAddr) -> Self {
-        let cache = pipeline.cache();
-        let node = cache.nodes().values().find(|node| node.addresses.contains(&address));
-        if let Some(node) = node {
-            return Self::Node { node: node.name.clone(), address };
-        }
-        let mut pods = cache.pods_at(address).map(|(_, pod)| pod).filter(|pod| !pod.finished);
-        let end = |pod: &Arc<Pod>| Self::of_pod(pod).find(|end| end.address() == address);
-        pods.find_map(end).unwrap_or(Self::External(address))
-    }
-
-    /// Returns the IPv4 or IPv6 address of the end.
-    pub fn address(&self) -> IpAddr {
-        match self {
-            Self::Pod { address, .. } | Self::Node { address, .. } | Self::External(address) => *address,
-        }
-    }
-
-    /// Returns the node of the end. `None` for an external address.
-    pub fn node(&self) -> Option<&Arc<str>> {
-        match self {
-            Self::Pod { node, .. } | Self::Node { node, .. } => Some(node),
-            Self::External(_) => None,
-        }
-    }
-}
-
-impl std::fmt::Display for End {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Pod { name, .. } => write!(f, "{name}"),
-            Self::Node { node, .. } => write!(f, "node {node}"),
-            Self::External(address) => write!(f, "{address}"),
-        }
-    }
-}
 
 /// Whether policy allows a connection. Of several legs, the lowest value applies to the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -200,47 +129,52 @@ struct Vswitch {
     judge: Judge,
 }
 
-/// The simulated vswitches of all nodes.
-pub struct Fabric {
+/// The simulated vswitches of all nodes. A node's vswitch is created when the first packet reaches it.
+pub struct Fabric<'a> {
+    pipeline: &'a Pipeline,
+    strictness: Strictness,
     nodes: BTreeMap<Arc<str>, Vswitch>,
-    /// Each node's pod networks by their first address.
-    pod_networks: BTreeMap<IpAddr, (IpNet, Arc<str>)>,
+    pod_networks: PodNetworks,
 }
 
-impl Fabric {
-    /// Creates the vswitches of all nodes in the pipeline.
-    ///
-    /// # Errors
-    /// See [`run::snapshot`].
-    pub fn new(pipeline: &Pipeline) -> anyhow::Result<Self> {
-        let (mut nodes, mut pod_networks) = (BTreeMap::new(), BTreeMap::new());
-        let audits = pipeline.all_audit_tables();
-        for tables in pipeline.all_node_tables() {
-            let networks = run::pod_networks(pipeline, &tables.node);
-            pod_networks.extend(networks.iter().map(|net| (net.network(), (*net, tables.node.clone()))));
-            let snapshot = run::snapshot_with(&tables, audits.get(&tables.node), networks)?;
-            nodes.insert(tables.node.clone(), Vswitch { tables, snapshot, judge: Judge::default() });
-        }
-        Ok(Self { nodes, pod_networks })
+impl<'a> Fabric<'a> {
+    /// Creates the vswitches of a state. If rules exceed a table's limits, a strict one fails; a lenient one warns.
+    pub fn new(pipeline: &'a Pipeline, strictness: Strictness) -> Self {
+        Self { pipeline, strictness, nodes: BTreeMap::new(), pod_networks: PodNetworks::of(pipeline.cache()) }
     }
 
     /// Returns the node of an end. An address of a node's pods that no pod has belongs to the node too. `None` for other external addresses.
-    fn node_of(&self, end: &End) -> Option<Arc<str>> {
-        let of_block = || {
-            let address = end.address();
-            let (_, (net, node)) = self.pod_networks.range(..=address).next_back()?;
-            let is_there = net.contains(&address) && self.nodes.get(node)?.snapshot.is_unreachable(address);
-            is_there.then(|| node.clone())
-        };
-        end.node().cloned().or_else(of_block)
+    fn node_of(&mut self, end: &End) -> anyhow::Result<Option<Arc<str>>> {
+        if let Some(node) = end.node() {
+            return Ok(Some(node.clone()));
+        }
+        let Some(node) = self.pod_networks.node_of(end.address()).cloned() else { return Ok(None) };
+        let is_unreachable = self.vswitch(&node)?.snapshot.is_unreachable(end.address());
+        Ok(is_unreachable.then_some(node))
     }
 
-    /// Returns the tables of a node. `None` if the node is unknown.
+    /// Returns the vswitch of a node.
+    ///
+    /// # Errors
+    /// If the node is unknown, has addresses of two owners, or has rules that exceed a table's limits.
+    fn vswitch(&mut self, node: &Arc<str>) -> anyhow::Result<&mut Vswitch> {
+        if !self.nodes.contains_key(node) {
+            let compiled = self.pipeline.compiled_node(node).with_context(|| format!("no tables for node `{node}`"))?;
+            run::check_refusals(&compiled.refusals, self.strictness)?;
+            let snapshot =
+                run::snapshot_with(&compiled.tables, compiled.audit.as_ref(), run::pod_networks(self.pipeline, node))?;
+            let vswitch = Vswitch { tables: compiled.tables, snapshot, judge: Judge::default() };
+            self.nodes.insert(node.clone(), vswitch);
+        }
+        self.nodes.get_mut(node).context("a vswitch that was just made is there")
+    }
+
+    /// Returns the tables of a node. `None` if no packet has reached the node.
     pub fn tables(&self, node: &str) -> Option<&Arc<NodeTables>> {
         self.nodes.get(node).map(|vswitch| &vswitch.tables)
     }
 
-    /// Returns the name of a port. `None` if the node or port is unknown.
+    /// Returns the name of a port. `None` if no packet has reached the node, or the port is unknown.
     pub fn port_name(&self, node: &str, port: PortId) -> Option<Arc<str>> {
         self.nodes.get(node)?.snapshot.port(port).map(|port| port.name.clone())
     }
@@ -269,8 +203,7 @@ impl Fabric {
     pub fn walk(&mut self, from: &End, to: &End, port: PortProtocol) -> anyhow::Result<Vec<Hop>> {
         let probe = probe(from.address(), to.address(), port);
         for node in from.node().into_iter().chain(to.node()) {
-            let vswitch = self.nodes.get_mut(node).with_context(|| format!("no tables for node `{node}`"))?;
-            vswitch.judge.clear();
+            self.vswitch(node)?.judge.clear();
         }
         let mut hops = Vec::with_capacity(4);
         self.pass(from, to, &probe.request()?, false, &mut hops)?;
@@ -300,7 +233,7 @@ impl Fabric {
         let (End::Pod { host_network: false, .. }, Some(node)) = (of, of.node()) else {
             return self.walk(of, of, port);
         };
-        let vswitch = self.nodes.get(node).with_context(|| format!("no tables for node `{node}`"))?;
+        let vswitch = self.vswitch(node)?;
         let outcome = vswitch.snapshot.judge_hairpin(hairpin_flow(of.address(), port));
         let outcome = outcome.with_context(|| format!("node {node} has no port for {of}"))?;
         let first = Hop { node: node.clone(), reply: false, outcome };
@@ -311,7 +244,7 @@ impl Fabric {
     /// Sends a packet from end to end.
     fn pass(&mut self, from: &End, to: &End, frame: &[u8], reply: bool, hops: &mut Vec<Hop>) -> anyhow::Result<()> {
         // A reply goes to an address that has sent a packet. A node's own source of connections to Services is in its blocks, too.
-        let at_destination = if reply { to.node().cloned() } else { self.node_of(to) };
+        let at_destination = if reply { to.node().cloned() } else { self.node_of(to)? };
         let at_source = from.node().cloned();
         let Some(first) = at_source.or_else(|| at_destination.clone()) else {
             bail!("{from} and {to} are both outside the cluster: no vswitch is on their path")
@@ -338,7 +271,7 @@ impl Fabric {
         reply: bool,
         hops: &mut Vec<Hop>,
     ) -> anyhow::Result<Option<PortKind>> {
-        let vswitch = self.nodes.get_mut(node).with_context(|| format!("no tables for node `{node}`"))?;
+        let vswitch = self.vswitch(node)?;
         let in_port = match entry {
             PortKind::Pod => vswitch.snapshot.owner(from.address()),
             PortKind::Host => vswitch.snapshot.host(),

@@ -29,7 +29,7 @@ use self::ends::ends;
 use self::kinds::{Kinds, States};
 use self::merged::Merged;
 use crate::args::{Reach, ReachFormat};
-use crate::run;
+use crate::run::{self, Input};
 
 /// Maximum number of columns with names, in text and Markdown: with names of twenty letters they fill a wide screen.
 const NAMED_COLUMNS: usize = 12;
@@ -60,9 +60,9 @@ pub fn run(args: &Reach) -> anyhow::Result<ExitCode> {
 
 /// Answers for all pods, and for the given external addresses.
 fn of_ends(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut pipeline = run::load_without_tables(&args.state, &args.planned)?;
+    let pipeline = run::load(&Input::open(&args.state)?, Some(&args.planned))?;
     let (ends, ports) = (ends(&pipeline, &args.external)?, distinct(&args.ports));
-    let states = States::of(&mut pipeline)?;
+    let states = States::of(&pipeline)?;
     let kinds = Kinds::of(&ends, &states);
     match args.output {
         ReachFormat::Text => Ok(text::write(pipeline.cache(), &ends, &kinds, &ports, args.all, out)?),

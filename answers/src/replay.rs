@@ -18,7 +18,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::processor::Scope;
 use bulkhead_dataplane::io::{CaptureError, CaptureReader, CaptureWriter, CapturedPacket, Translation};
 use bulkhead_dataplane::{
     Counters, Outcome, PortId, SessionConfig, SessionState, Snapshot, Verdict, Worker, WorkerConfig,
@@ -30,8 +29,8 @@ use self::flows::Flows;
 use self::progress::Progress;
 use self::translated::{Names, Translated};
 use crate::args::{Format, Replay};
-use crate::run::{self, Attribution};
-use crate::{bundle, output};
+use crate::output;
+use crate::run::{self, Attribution, Input};
 
 /// Size of the file buffer in bytes: a few system calls per megabyte.
 const FILE_BUFFER: usize = 1 << 18;
@@ -51,8 +50,9 @@ pub fn run(args: &Replay) -> anyhow::Result<ExitCode> {
 }
 
 fn captures(args: &Replay, node: &str) -> anyhow::Result<()> {
-    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
-    let (pipeline, services) = run::load_with_services(&args.state, Scope::Node(node.into()), true)?;
+    let input = Input::open(&args.state)?;
+    let settings = input.service_settings(args.settings.as_deref())?;
+    let (pipeline, services) = run::load_node(&input, node, true)?;
     let (snapshot, adapter) = run::node_snapshot(&pipeline, &services, &settings, node)?;
     let names = Names::new(adapter);
     let sessions = SessionConfig { tcp_pickup: args.tcp_pickup, ..SessionConfig::default() };

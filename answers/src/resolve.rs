@@ -12,7 +12,8 @@ use bulkhead_control::service::{Action, Clients, Resolver};
 use bulkhead_control::source::{Options, ServiceKinds, Strictness, Unenforced};
 
 use crate::args::Resolve;
-use crate::{bundle, output};
+use crate::bundle::Sources;
+use crate::output;
 
 pub use told::Told;
 
@@ -28,8 +29,9 @@ pub fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
             args.to.address
         );
     }
-    let settings = bundle::service_settings(args.settings.as_deref(), &args.paths)?;
-    let objects = load(args)?;
+    let sources = Sources::open(&args.paths)?;
+    let settings = sources.service_settings(args.settings.as_deref())?;
+    let objects = load(args, &sources)?;
     check_node(&objects, &args.node)?;
     let node: Arc<str> = args.node.as_str().into();
     let clients = Clients::new(&node, &settings, &objects);
@@ -61,11 +63,11 @@ pub fn pods<'a>(objects: impl IntoIterator<Item = &'a Object>) -> impl Iterator<
 }
 
 /// Reads the objects. Unenforced kinds that restrict traffic do not matter here.
-fn load(args: &Resolve) -> anyhow::Result<Vec<Object>> {
+fn load(args: &Resolve, sources: &Sources) -> anyhow::Result<Vec<Object>> {
     let strictness = if args.lenient { Strictness::Lenient } else { Strictness::Strict };
     let options =
         Options { strictness, unenforced: Unenforced::Report, services: ServiceKinds::Read, ..Options::default() };
-    let loaded = bundle::load(&args.paths, &options)??;
+    let loaded = sources.load(&options)??;
     loaded.warnings.shown().iter().for_each(output::warn);
     match loaded.warnings.total() - loaded.warnings.shown().len() {
         0 => {}

@@ -20,10 +20,9 @@ use crate::services::Adapter;
 use crate::{output, services};
 pub use attribution::{Attribution, ClusterPolicyRef, PolicyRef, attribution, origin, position};
 pub use load::{
-    Whole, enforce_all, left_open, load_planned_with_services, load_whole, load_with_services, load_without_tables,
-    load_without_tables_with_services, refusals, unaudited,
+    Input, Whole, check_refusals, enforce_all, left_open, load, load_node, load_whole, load_with_services, refusals,
+    unaudited,
 };
-pub use load::{load, load_planned};
 
 /// Returns the tables of a node.
 ///

@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::args::Policies;
 use crate::output::{self, printable};
 use crate::places::Places;
-use crate::run;
+use crate::run::{self, Input};
 
 /// The answer: a pod, and the policies that select it, by direction.
 #[derive(Serialize)]
@@ -87,7 +87,7 @@ struct Rule {
 /// # Errors
 /// If the state cannot be read or has no such pod.
 pub fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
-    let pipeline = run::load_without_tables(&args.state, &args.planned)?;
+    let pipeline = run::load(&Input::open(&args.state)?, Some(&args.planned))?;
     let cache = pipeline.cache();
     let found = cache.pod_key(pod).and_then(|key| cache.pod(key));
     let found = found.with_context(|| {

@@ -165,7 +165,7 @@ impl Leg {
     }
 
     /// Returns all hops in order.
-    pub fn hops(&self, fabric: &mut Fabric) -> anyhow::Result<Vec<Hop>> {
+    pub fn hops(&self, fabric: &mut Fabric<'_>) -> anyhow::Result<Vec<Hop>> {
         if self.is_hairpin {
             fabric.hairpin(&self.from, self.port)
         } else if self.is_departure {
@@ -181,22 +181,22 @@ impl Leg {
     }
 
     /// Whether policy allows the leg.
-    pub fn reached(&self, fabric: &mut Fabric) -> anyhow::Result<Reached> {
+    pub fn reached(&self, fabric: &mut Fabric<'_>) -> anyhow::Result<Reached> {
         let hops = self.hops(fabric)?;
         Ok(Reached::of(&hops, self.is_allowed(&hops)))
     }
 
-    /// Whether a vswitch is on the path. False between two users of one node address.
+    /// Whether a vswitch is on the path. False between two users of one node's network.
     fn is_judged(&self) -> bool {
         let is_inside = self.from.node().is_some() || self.to.node().is_some();
         let is_pod = |end: &End| matches!(end, End::Pod { host_network: false, .. });
-        is_inside && (self.from.address() != self.to.address() || is_pod(&self.from))
+        is_inside && (!self.from.is_same(&self.to) || is_pod(&self.from))
     }
 }
 
 impl Route {
     /// Whether policy allows the connection to this backend, and its replies.
-    pub fn reached(&self, fabric: &mut Fabric) -> anyhow::Result<Reached> {
+    pub fn reached(&self, fabric: &mut Fabric<'_>) -> anyhow::Result<Reached> {
         if self.source == Source::Missing {
             return Ok(Reached::No);
         }

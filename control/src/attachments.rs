@@ -54,6 +54,16 @@ pub enum Standing {
     Known,
 }
 
+/// Gives the pods of a state that no event changes the addresses of their attachments. The addresses of the objects are older.
+pub fn give(objects: &mut [Object], attachments: &BTreeMap<PodName, Attachment>) {
+    for object in objects {
+        let Object::Pod(pod) = object else { continue };
+        let Some(attachment) = attachments.get(&pod.name) else { continue };
+        let outdated = pod.addresses.clone();
+        *pod = Attached { attachment: attachment.clone(), said: None, outdated }.complete(pod).into();
+    }
+}
+
 /// All attached pods, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Attachments(BTreeMap<PodName, Attached>);

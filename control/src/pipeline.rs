@@ -5,6 +5,7 @@
 
 mod audit;
 mod enforcing;
+mod node;
 mod renderers;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -28,6 +29,7 @@ use crate::renderer::session_rules::SourceRenderer;
 use crate::renderer::{Refusal, RenderError, Renderer};
 use audit::Shadow;
 pub use audit::{AuditTables, AuditedPolicy};
+pub use node::CompiledNode;
 pub use renderers::RendererHandle;
 
 /// The node name of pods without a node, so that questions about hand-written states can be answered.

@@ -18,7 +18,7 @@ use bulkhead_control::source::{Loaded, Options, Strictness, load_text};
 
 /// Histories of a run, and flows per compared state. This test is about which policies are audited and how that changes; `semantics.rs`
 /// tests what policies mean.
-const HISTORIES: u64 = 120;
+const HISTORIES: u64 = 160;
 const FLOWS_PER_STATE: usize = 150;
 const STEPS_PER_STATE: usize = 4;
 
@@ -71,6 +71,8 @@ fn enforced_part(state: &State, default: Enforcement) -> Vec<Object> {
 enum Layout {
     Nodes(Engine),
     Cluster,
+    /// As [`Self::Cluster`], with tables that are compiled for each question.
+    Questions,
 }
 
 fn check_history(seed: u64, layout: Layout, default: Enforcement, reached: &mut BTreeMap<&'static str, u64>) {
@@ -80,6 +82,7 @@ fn check_history(seed: u64, layout: Layout, default: Enforcement, reached: &mut 
     let mut vswitches = match layout {
         Layout::Nodes(engine) => Vswitches::nodes_auditing(&objects::NODES, engine, default),
         Layout::Cluster => Vswitches::cluster_auditing(default),
+        Layout::Questions => Vswitches::questions_auditing(default),
     };
     let steps: Vec<Step> = history.steps.into_iter().map(|step| annotated(&mut rng, step)).collect();
     for (at, step) in steps.iter().enumerate() {
@@ -128,9 +131,9 @@ fn check_history(seed: u64, layout: Layout, default: Enforcement, reached: &mut 
 #[test]
 fn what_is_enforced_is_what_is_enforced_without_audited_policies_and_what_is_audited_is_what_they_would_deny() {
     let mut reached = BTreeMap::new();
-    let layouts = [Layout::Nodes(Engine::Acl), Layout::Nodes(Engine::Identity), Layout::Cluster];
+    let layouts = [Layout::Nodes(Engine::Acl), Layout::Nodes(Engine::Identity), Layout::Cluster, Layout::Questions];
     for seed in 0..HISTORIES {
-        let layout = layouts[usize::try_from(seed % 3).unwrap()];
+        let layout = layouts[usize::try_from(seed % 4).unwrap()];
         let default = if seed % 5 == 4 { Enforcement::Audit } else { Enforcement::Enforce };
         check_history(seed, layout, default, &mut reached);
     }

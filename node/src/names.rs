@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bulkhead_control::object::PodName;
+use bulkhead_answers::args::EndName;
 use bulkhead_observe::admin::{Enforcement, PolicyQuestion};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
@@ -23,9 +23,13 @@ impl Names {
         (Self(ask), lookups)
     }
 
-    /// Returns the addresses of a pod. `None` if the state has no such pod.
-    pub(crate) fn addresses(&self, pod: &PodName, patience: Duration) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
-        self.ask(patience, |reply| Lookup::Pod(pod.clone(), reply))
+    /// Returns the addresses of a pod or node. `None` if the state has no such pod or node.
+    pub(crate) fn addresses(
+        &self,
+        name: &EndName,
+        patience: Duration,
+    ) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
+        self.ask(patience, |reply| Lookup::Named(name.clone(), reply))
     }
 
     /// Returns the owner of each address, in the same order; see [`LiveState::owners_of`].
@@ -41,6 +45,11 @@ impl Names {
     /// Returns the state's facts about each address, in the same order.
     pub(crate) fn ends(&self, addresses: Vec<IpAddr>, patience: Duration) -> Result<Vec<EndFacts>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Ends(addresses, reply))
+    }
+
+    /// Returns the parts of the selector that match no pod; see [`LiveState::selecting_nobody`].
+    pub(crate) fn nobody(&self, selector: Selector, patience: Duration) -> Result<Vec<String>, RecvTimeoutError> {
+        self.ask(patience, |reply| Lookup::Nobody(selector, reply))
     }
 
     /// Returns the addresses of the pods that the selector matches.
@@ -67,11 +76,12 @@ impl Names {
 
 /// A query of [`Names`] to the policy thread, with the channel for its answer.
 pub(crate) enum Lookup {
-    Pod(PodName, Sender<Option<Vec<IpAddr>>>),
+    Named(EndName, Sender<Option<Vec<IpAddr>>>),
     Services(Asked, Sender<Translations>),
     Owners(Vec<IpAddr>, Sender<Vec<String>>),
     Ends(Vec<IpAddr>, Sender<Vec<EndFacts>>),
     Selected(Selector, Sender<HashSet<IpAddr>>),
+    Nobody(Selector, Sender<Vec<String>>),
     Policy(PolicyQuestion, Sender<Enforcement>),
 }
 
@@ -79,7 +89,7 @@ impl Lookup {
     /// Answers from the state. Ignores a client that no longer waits.
     pub(crate) fn answer(self, state: &LiveState) {
         match self {
-            Self::Pod(pod, reply) => drop(reply.send(state.addresses_of(&pod))),
+            Self::Named(name, reply) => drop(reply.send(state.addresses_of(&name))),
             Self::Services(asked, reply) => drop(reply.send(state.translations(&asked))),
             Self::Owners(addresses, reply) => drop(reply.send(state.owners_of(&addresses))),
             Self::Ends(addresses, reply) => {
@@ -87,6 +97,7 @@ impl Lookup {
                 drop(reply.send(facts.collect()));
             }
             Self::Selected(selector, reply) => drop(reply.send(state.addresses_selected(&selector))),
+            Self::Nobody(selector, reply) => drop(reply.send(state.selecting_nobody(&selector))),
             Self::Policy(asked, reply) => drop(reply.send(state.enforcement(&asked))),
         }
     }

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use bulkhead_answers::args::EndName;
 use bulkhead_cluster::kubernetes::{Follower, SourceHealth};
-use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::AuditedPolicy;
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
 use bulkhead_dataplane::{PortId, SessionInfo, SessionSelector, Snapshot};
@@ -177,14 +177,14 @@ impl Observer {
         answered
     }
 
-    /// Returns the addresses of a pod. `None` if the state has no such pod. An error if the policy thread is busy for longer than
-    /// `patience`.
+    /// Returns the addresses of a pod or node. `None` if the state has no such pod or node. An error if the policy thread is busy for
+    /// longer than `patience`.
     pub(super) fn addresses_of(
         &self,
-        pod: &PodName,
+        name: &EndName,
         patience: Duration,
     ) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
-        self.names.addresses(pod, patience)
+        self.names.addresses(name, patience)
     }
 
     /// Returns how the state's Services translate connections. An error as for [`Self::addresses_of`].
@@ -199,6 +199,15 @@ impl Observer {
         patience: Duration,
     ) -> Result<Vec<EndFacts>, RecvTimeoutError> {
         self.names.ends(addresses, patience)
+    }
+
+    /// Returns the parts of a selector that select no pod. An error as for [`Self::addresses_of`].
+    pub(super) fn selecting_nobody(
+        &self,
+        selector: Selector,
+        patience: Duration,
+    ) -> Result<Vec<String>, RecvTimeoutError> {
+        self.names.nobody(selector, patience)
     }
 
     /// Returns the addresses of the selected pods. An error as for [`Self::addresses_of`].

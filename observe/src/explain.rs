@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::admin::{Connection, Explanation, LiveWalk, Request, ask};
-use bulkhead_answers::args::{EndName, Explain, Target};
+use bulkhead_answers::args::{Explain, Target};
 use bulkhead_answers::explain::end_text;
 use bulkhead_answers::explain::service::{Judged, Translated};
 use bulkhead_answers::explain::step::Step;
@@ -19,19 +19,15 @@ use bulkhead_answers::output::{self, printable};
 /// # Errors
 /// If no vswitch answers, or it rejects the question.
 pub fn run(args: &Explain) -> anyhow::Result<ExitCode> {
-    let name = |end: &EndName| match end {
-        EndName::Pod(name) => name.to_string(),
-        EndName::Address(address) => address.to_string(),
-    };
     let to = match &args.asked.to {
-        Target::End(to) => name(to),
+        Target::End(to) => to.to_string(),
         Target::Service(to) => to.to_string(),
     };
     if args.asked.port.is_none() && matches!(args.asked.to, Target::End(_)) {
         bail!("--port is missing\n  help: add it, for example --port 80/TCP");
     }
     let port = args.asked.port.map(|port| format!("{}/{}", port.port, port.transport));
-    let asked = Connection { from: name(&args.asked.from), to, port: port.clone() };
+    let asked = Connection { from: args.asked.from.to_string(), to, port: port.clone() };
     let answer: Value = ask(&args.socket, &Request::Explain(asked))?;
     let told = Explanation::deserialize(&answer)?;
     output::answer(args.output, &answer, |out| write(&told, port.as_deref().unwrap_or_default(), out))?;

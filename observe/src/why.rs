@@ -26,7 +26,7 @@ use anyhow::{Context, bail};
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::Object;
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::processor::Scope;
+use bulkhead_control::source::Strictness;
 use serde::Serialize;
 
 use crate::admin::{KeptFiles, Request, ask};
@@ -112,7 +112,7 @@ fn answer(engine: &Engine, state: &StateAt, asked: &Asked) -> anyhow::Result<Ans
 
 /// Compiles a state without its Services.
 fn pipeline(state: &StateAt) -> anyhow::Result<Pipeline> {
-    let empty = Pipeline::with_default_isolation(Scope::Cluster, state.settings.isolation);
+    let empty = Pipeline::without_tables(state.settings.isolation);
     let mut pipeline = empty.auditing(state.settings.enforcement);
     pipeline.resync(state.objects.objects().filter(|object| !is_of_services(object)).cloned())?;
     pipeline.attach(state.attached.clone())?;
@@ -176,7 +176,7 @@ fn told(history: &History<'_>, args: &Why, (at, now): (u64, Option<u64>), name: 
     }
     let mut state = history.state_at(at).map_err(|error| refused(error, at, name))?;
     let asked = &args.asked;
-    let engine = Engine::new(pipeline(&state)?)?;
+    let engine = Engine { pipeline: pipeline(&state)?, strictness: Strictness::Lenient };
     let mut then = answer(&engine, &state, asked).with_context(|| format!("by the state of {}", rfc3339(at)))?;
     let mut text = Vec::new();
     then.write(&engine.pipeline, &mut text)?;

@@ -15,7 +15,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use bulkhead_cluster::neutron::{Apply, Client};
-use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::neutron::Desired;
 use bulkhead_control::renderer::neutron::plan::{Plan, placeholder, plan};
 use serde_json::{Value, json};
@@ -34,7 +33,7 @@ pub(crate) fn run(args: &SyncNeutron) -> anyhow::Result<ExitCode> {
             "environment variable {TOKEN} is not set\n  help: {TOKEN}=$(openstack token issue -f value -c id) bulkhead sync neutron ..."
         )
     })?;
-    let mut pipeline = run::load(&args.state, Scope::Cluster)?;
+    let mut pipeline = run::load(&run::Input::open(&args.state)?, None)?;
     run::enforce_all(&mut pipeline, "OpenStack")?;
     let desired = desired(&mut pipeline, args.state.lenient)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

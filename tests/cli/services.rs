@@ -358,7 +358,7 @@ fn nonsense_about_services_is_an_error_with_a_remedy() {
     let twice = error(&["explain", "--from", "shop/cart", "--to", "service/shop/web:http", "--port", "80"]);
     assert!(twice.contains("given twice") && twice.contains("`:http`"), "{twice}");
     let pod = error(&["reach", "--to", "shop/web-1", "--port", "80"]);
-    assert!(pod.contains("shop/web-1 is a pod") && pod.contains("service/NAMESPACE/NAME"), "{pod}");
+    assert!(pod.contains("--to shop/web-1 is no Service") && pod.contains("service/NAMESPACE/NAME"), "{pod}");
     let plain = error(&["reach", "--to", "10.96.0.99", "--port", "80"]);
     assert!(plain.contains("no Service has 10.96.0.99:80/TCP"), "{plain}");
     let elsewhere = error(&["explain", "--from", "shop/cart", "--to", "service/shop/web", "--node", "node-2"]);

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use bulkhead_control::object::{PodName, Transport};
 
@@ -39,6 +40,8 @@ impl FromStr for PortProtocol {
 pub enum EndName {
     /// A pod by namespace and name.
     Pod(PodName),
+    /// A node by name: `node/n1`. A pod of a namespace called `node` is written the same way, see [`Self::of_namespace_node`].
+    Node(Arc<str>),
     /// The address of a pod, or one outside the cluster.
     Address(IpAddr),
 }
@@ -51,10 +54,29 @@ impl FromStr for EndName {
             return Ok(Self::Address(address));
         }
         match text.split_once('/') {
+            Some(("node", name)) if !name.is_empty() => Ok(Self::Node(name.into())),
             Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
                 Ok(Self::Pod(PodName::new(namespace, name)))
             }
-            _ => Err(format!("`{text}` is neither namespace/pod nor an IP address")),
+            _ => Err(format!("`{text}` is neither namespace/pod, node/NAME nor an IP address")),
+        }
+    }
+}
+
+impl EndName {
+    /// Returns the pod of the namespace `node` that is written like a node of this name.
+    pub fn of_namespace_node(name: &str) -> PodName {
+        PodName::new("node", name)
+    }
+}
+
+impl std::fmt::Display for EndName {
+    /// Writes the form that parsing accepts.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pod(name) => write!(f, "{name}"),
+            Self::Node(name) => write!(f, "node/{name}"),
+            Self::Address(address) => write!(f, "{address}"),
         }
     }
 }
@@ -75,9 +97,12 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_a_pod_or_an_address() {
+    fn an_end_is_a_pod_a_node_or_an_address() {
         assert_eq!("x/a".parse(), Ok(EndName::Pod(PodName::new("x", "a"))));
+        assert_eq!("node/n1".parse(), Ok(EndName::Node("n1".into())));
         assert_eq!("fd00::1".parse(), Ok(EndName::Address("fd00::1".parse().unwrap())));
-        assert!("a".parse::<EndName>().is_err() && "/a".parse::<EndName>().is_err());
+        assert!(
+            "a".parse::<EndName>().is_err() && "/a".parse::<EndName>().is_err() && "node/".parse::<EndName>().is_err()
+        );
     }
 }

@@ -57,6 +57,11 @@ impl From<EnforcementName> for Enforcement {
 }
 
 impl State {
+    /// Returns whether faults of objects, and rules that exceed a table's limits, are errors or warnings.
+    pub const fn strictness(&self) -> Strictness {
+        if self.lenient { Strictness::Lenient } else { Strictness::Strict }
+    }
+
     /// Returns the options that the command line gives, without those of a bundle.
     ///
     /// # Errors
@@ -69,9 +74,8 @@ impl State {
                 "--namespace-default default-deny has no effect\n  help: only with --policy-semantics v1beta1 do namespaces isolate"
             )
         })?;
-        let strictness = if self.lenient { Strictness::Lenient } else { Strictness::Strict };
         let ignored = self.ignore.iter().cloned().collect();
-        Ok(Options { strictness, semantics, ignored, ..Options::default() })
+        Ok(Options { strictness: self.strictness(), semantics, ignored, ..Options::default() })
     }
 }
 

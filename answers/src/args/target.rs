@@ -122,7 +122,7 @@ mod tests {
             ("service/x/web:65536", "is no port"),
             ("service/x/web:http/TCP", "is no port"),
             ("service/x/web:80/HTTP", "unknown protocol `HTTP`"),
-            ("web", "neither namespace/pod nor an IP address"),
+            ("web", "neither namespace/pod, node/NAME nor an IP address"),
         ] {
             let error = wrong.parse::<Target>().unwrap_err();
             assert!(error.contains(help), "{wrong}: {error}");

@@ -235,31 +235,57 @@ fn a_state_of_a_bundle_is_judged_as_its_vswitch_judged_it_unless_the_command_lin
     });
     let one = Written::new("said", &manifest, &members);
     let state = one.state();
-    assert_eq!(service_settings(None, &state.paths).unwrap(), services("10.96.0.0/12"));
-    assert_eq!(enforcement(&state).unwrap(), Enforcement::Audit);
-    assert_eq!(options(&state).unwrap().semantics.default_isolation(), IngressIsolation::DefaultDeny);
-    let pipeline = crate::run::load(&state, bulkhead_control::processor::Scope::Cluster).unwrap();
+    let sources = Sources::open(&state.paths).unwrap();
+    assert_eq!(sources.service_settings(None).unwrap(), services("10.96.0.0/12"));
+    assert_eq!(sources.enforcement(&state).unwrap(), Enforcement::Audit);
+    assert_eq!(sources.options(&state).unwrap().semantics.default_isolation(), IngressIsolation::DefaultDeny);
+    let pipeline = crate::run::load(&crate::run::Input::open(&state).unwrap(), None).unwrap();
     let cache = pipeline.cache();
     let pod = cache.pod(cache.pod_key(&PodName::new("x", "a")).unwrap()).unwrap();
     assert!(pod.addresses.contains(&"10.1.0.99".parse().unwrap()), "{pod:?}");
 
     let file = std::env::temp_dir().join(format!("bulkhead-{}-settings.yaml", std::process::id()));
     std::fs::write(&file, "service_cidrs: [10.97.0.0/16]").unwrap();
-    assert_eq!(service_settings(Some(&file), &state.paths).unwrap(), services("10.97.0.0/16"));
+    assert_eq!(sources.service_settings(Some(&file)).unwrap(), services("10.97.0.0/16"));
     std::fs::remove_file(&file).unwrap();
     let told = crate::args::State {
         enforcement: Some(crate::args::EnforcementName::Enforce),
         namespace_default: Some(crate::args::NamespaceDefault::Open),
         ..state.clone()
     };
-    assert_eq!(enforcement(&told).unwrap(), Enforcement::Enforce);
-    assert_eq!(options(&told).unwrap().semantics.default_isolation(), IngressIsolation::ClusterDefault);
+    assert_eq!(sources.enforcement(&told).unwrap(), Enforcement::Enforce);
+    assert_eq!(sources.options(&told).unwrap().semantics.default_isolation(), IngressIsolation::ClusterDefault);
 
     // Bundles of two nodes with different settings contradict each other.
     manifest.settings = Some(Settings { services: Some(services("10.98.0.0/16")), ..Settings::default() });
     let other = Written::new("said-otherwise", &manifest, &members);
     let both = crate::args::State { paths: vec![one.0.clone(), other.0.clone()], ..state };
-    let error = service_settings(None, &both.paths).unwrap_err().to_string();
+    let sources = Sources::open(&both.paths).unwrap();
+    let error = sources.service_settings(None).unwrap_err().to_string();
     assert!(error.contains("said-otherwise") && error.contains("--settings"), "{error}");
-    assert!(enforcement(&both).unwrap_err().to_string().contains("--enforcement"));
+    assert!(sources.enforcement(&both).unwrap_err().to_string().contains("--enforcement"));
+}
+
+#[test]
+fn a_bundle_is_opened_once_per_question_and_whoever_reads_it_gets_the_addresses_that_the_runtime_gave() {
+    let members = members();
+    let mut manifest = manifest(&members);
+    let attachment = Attachment { uid: None, addresses: vec!["10.1.0.99".parse().unwrap()], number: 1 };
+    manifest.attached = vec![(PodName::new("x", "a"), attachment)];
+    let written = Written::new("once", &manifest, &members);
+    let sources = Sources::open(std::slice::from_ref(&written.0)).unwrap();
+    // Nothing is read from the file again.
+    drop(written);
+    sources.service_settings(None).unwrap();
+    let loaded = sources.load(&Options::default()).unwrap().unwrap();
+    let addresses = loaded.objects.iter().filter_map(|object| match object {
+        Object::Pod(pod) => Some(pod.addresses.clone()),
+        _ => None,
+    });
+    let expected: Vec<Vec<std::net::IpAddr>> = vec![vec!["10.1.0.99".parse().unwrap()]];
+    assert_eq!(
+        addresses.collect::<Vec<_>>(),
+        expected,
+        "commands without a pipeline, such as `resolve`, need them too"
+    );
 }

@@ -175,7 +175,7 @@ impl Tried {
         let others =
             OUTSIDE.iter().copied().chain(["172.18.0.1", "172.18.0.2"]).map(|address| address.parse().unwrap());
         let ends: Vec<End> = pods.keys().copied().chain(others).map(|address| End::at(pipeline, address)).collect();
-        let mut fabric = Fabric::new(pipeline).unwrap();
+        let mut fabric = Fabric::new(pipeline, Strictness::Strict);
         let mut verdicts = BTreeMap::new();
         let is_pod = |end: &End| pods.contains_key(&end.address());
         let is_own_node = |one: &End, other: &End| is_pod(one) != is_pod(other) && one.node() == other.node();
@@ -216,7 +216,7 @@ fn a_claim_comes_to_what_trying_every_connection_comes_to_and_its_witness_is_one
         let mut sets = Pipeline::without_tables(IngressIsolation::default());
         sets.resync(objects()).unwrap();
         let reachability = Reachability::of(&sets, sets.mirror().unwrap());
-        let mut fabric = Fabric::new(&tables).unwrap();
+        let mut fabric = Fabric::new(&tables, Strictness::Strict);
         for _ in 0..40 {
             let (from_word, from) = end(&mut random, &pods);
             let (to_word, to) = end(&mut random, &pods);

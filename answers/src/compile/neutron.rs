@@ -5,7 +5,6 @@ use std::io::Write;
 
 use anyhow::bail;
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::neutron::plan::{self, Call, Listed, placeholder};
 use bulkhead_control::renderer::neutron::{Desired, NeutronRenderer};
 use serde_json::{Value, json};
@@ -53,7 +52,7 @@ pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Writ
     let State { policy_semantics, namespace_default, ref ignore, enforcement, .. } = args.state;
     let paths = args.before.clone();
     let state = State { paths, lenient, policy_semantics, namespace_default, ignore: ignore.clone(), enforcement };
-    let mut earlier = run::load(&state, Scope::Cluster)?;
+    let mut earlier = run::load(&run::Input::open(&state)?, None)?;
     run::enforce_all(&mut earlier, "--before")?;
     let before = desired(&mut earlier, lenient)?;
     let listed = Listed::with_in_force(&before, &now, &owner);

@@ -8,8 +8,9 @@ use bulkhead_control::pipeline::Pipeline;
 
 use crate::args::{Asked, Destination, EndName, PortProtocol, ServiceTarget, Target};
 use crate::contests;
-use crate::fabric::End;
+use crate::fabric::{self, End};
 use crate::output;
+use crate::run;
 use crate::translate::{Leg, Services, Translation, port_text};
 
 /// A question about a connection between two addresses.
@@ -32,8 +33,11 @@ pub(super) fn all(
             let port = asked.port.context("--port is missing\n  help: add it, for example --port 80/TCP")?;
             let mut questions = Vec::new();
             for (from, to) in pairs(sources, &ends(pipeline, name)?)? {
+                // A node's address may have node ports.
                 let translation = match name {
-                    EndName::Address(address) => to_address(pipeline, services, asked, &from, *address, port)?,
+                    EndName::Address(_) | EndName::Node(_) => {
+                        to_address(pipeline, services, asked, &from, to.address(), port)?
+                    }
                     EndName::Pod(_) => None,
                 };
                 questions.push(match translation {
@@ -128,11 +132,13 @@ fn pairs(sources: Vec<End>, destinations: &[End]) -> anyhow::Result<Vec<(End, En
         None => {
             bail!("the two ends have no address family in common\n  help: use an address of the other end's family")
         }
-        Some((a, b)) if a.address() == b.address() => {
-            bail!(
-                "{} is both client and server: this traffic never leaves the pod or node, and policy cannot deny it",
-                a.address()
-            )
+        Some((a, b)) if a.is_same(b) => {
+            let both = match (a.address() == b.address(), a.host()) {
+                (true, _) => format!("{} is both client and server", a.address()),
+                (false, Some(node)) => format!("{} and {} are both node {node}", a.address(), b.address()),
+                (false, None) => format!("{a} is both client and server"),
+            };
+            bail!("{both}: this traffic never leaves the pod or node, and policy cannot deny it")
         }
         Some(_) => Ok(pairs),
     }
@@ -157,6 +163,20 @@ fn ends(pipeline: &Pipeline, name: &EndName) -> anyhow::Result<Vec<End>> {
                 );
             }
             Ok(End::of_pod(pod).collect())
+        }
+        EndName::Node(node) => {
+            let addresses = fabric::addresses_of_node(pipeline.cache(), node);
+            let pod = EndName::of_namespace_node(node);
+            if addresses.is_empty() && pipeline.cache().pod_key(&pod).is_some() {
+                return ends(pipeline, &EndName::Pod(pod));
+            }
+            run::check_node(pipeline, node)?;
+            if addresses.is_empty() {
+                bail!(
+                    "node {node} has no address in the state\n  help: add the output of `kubectl get nodes -o yaml` to --state"
+                );
+            }
+            Ok(addresses.into_iter().map(|address| End::Node { node: node.clone(), address }).collect())
         }
         EndName::Address(address) => {
             if let Some(contest) = pipeline.contests().iter().find(|contest| contest.address == *address) {

@@ -119,6 +119,12 @@ impl<'a> Finder<'a> {
         if connection.from.node().is_none() && connection.to.node().is_none() {
             return Ok(Resolved::Unknown("both ends are outside the cluster".to_owned()));
         }
+        if connection.from.host().is_some() && connection.from.is_same(&connection.to) {
+            let Connection { from, to, .. } = connection;
+            return Ok(Resolved::Unknown(format!(
+                "{from} and {to} are on one node's network, where no vswitch judges"
+            )));
+        }
         Ok(Resolved::Direct(connection))
     }
 

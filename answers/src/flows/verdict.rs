@@ -8,6 +8,8 @@ use bulkhead_dataplane::DropReason;
 
 use super::Conversation;
 use super::find::{Connection, Finder, Resolved};
+use bulkhead_control::source::Strictness;
+
 use crate::args::PortProtocol;
 use crate::fabric::{Fabric, Hop, Reached, arrived};
 use crate::run;
@@ -85,16 +87,13 @@ impl FlowVerdict {
 /// Judges observed flows with the current state.
 pub struct Judge<'a> {
     finder: Finder<'a>,
-    fabric: Fabric,
+    fabric: Fabric<'a>,
 }
 
 impl<'a> Judge<'a> {
-    /// Returns a judge for a state with its Services, compiled for the whole cluster.
-    ///
-    /// # Errors
-    /// See [`Fabric::new`].
-    pub fn new(pipeline: &'a Pipeline, services: Vec<Object>, settings: Settings) -> anyhow::Result<Self> {
-        Ok(Self { finder: Finder::new(pipeline, services, settings), fabric: Fabric::new(pipeline)? })
+    /// Returns a judge for a state with its Services. `strictness` is that of [`Fabric::new`].
+    pub fn new(pipeline: &'a Pipeline, services: Vec<Object>, settings: Settings, strictness: Strictness) -> Self {
+        Self { finder: Finder::new(pipeline, services, settings), fabric: Fabric::new(pipeline, strictness) }
     }
 
     /// Returns what a flow corresponds to in the state.

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 
 use bulkhead_control::object::Transport;
 
+use super::judge::Rules;
 use super::workload::Workloads;
 use crate::fabric::End;
 use crate::flows::find::{Connection, Resolved};
-use crate::flows::verdict::{Fate, Judge};
+use crate::flows::verdict::Fate;
 use crate::flows::{ObservedFlow, Tally};
 use crate::translate::Leg;
 
@@ -50,7 +51,7 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    pub(super) fn of(flows: &[ObservedFlow], judge: &mut Judge<'_>, workloads: &Workloads) -> anyhow::Result<Self> {
+    pub(super) fn of(flows: &[ObservedFlow], judge: &mut Rules<'_>, workloads: &Workloads) -> anyhow::Result<Self> {
         let mut evidence = Self {
             contacts: BTreeMap::new(),
             edges: BTreeMap::new(),
@@ -67,7 +68,7 @@ impl Evidence {
                 continue;
             }
             let is_unproven = flow.tally.answered == 0 && flow.said.words.is_empty();
-            if is_unproven && judge.judge(&flow.conversation)?.fate == Fate::Deny {
+            if is_unproven && judge.is(&Fate::Deny, &flow.conversation)? {
                 evidence.refused += flow.tally.sessions;
                 continue;
             }

@@ -11,6 +11,7 @@
 //! gets no policy, which would isolate it.
 
 mod evidence;
+mod judge;
 mod policy;
 mod proof;
 mod rules;
@@ -26,14 +27,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use bulkhead_control::cache::{Cache, Event};
-use bulkhead_control::object::{IngressIsolation, Object, PolicyVersion};
+use bulkhead_control::object::Object;
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::processor::Scope;
 use bulkhead_control::reachability::Reachability;
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::{Strictness, load_text, nearest_word};
 
 use self::evidence::Evidence;
+use self::judge::Rules;
 use self::policy::LearnedPolicy;
 use self::proof::Proof;
 use self::surplus::Surplus;
@@ -43,7 +44,7 @@ use crate::args::{Learn, Learned};
 use crate::flows::verdict::Judge;
 use crate::flows::{Observations, ObservedFlow};
 use crate::replay::logged;
-use crate::{bundle, run};
+use crate::run::{self, Input};
 
 /// Prints the NetworkPolicies that allow the traffic in captures and flow logs.
 ///
@@ -57,9 +58,9 @@ pub fn run(args: &Learn) -> anyhow::Result<ExitCode> {
         );
     }
     let state = args::State { paths, ..args.state.clone() };
-    let settings = bundle::service_settings(args.settings.as_deref(), &state.paths)?;
-    let isolation = bundle::options(&state)?.semantics.default_isolation();
-    let (mut pipeline, services) = run::load_with_services(&state, Scope::Cluster, true)?;
+    let input = Input::open(&state)?;
+    let settings = input.service_settings(args.settings.as_deref())?;
+    let (mut pipeline, services) = run::load_with_services(&input, None, true)?;
     // The result must hold once all policies are enforced.
     run::enforce_all(&mut pipeline, "learn")?;
     let mut seen = Observations::default();
@@ -72,7 +73,7 @@ pub fn run(args: &Learn) -> anyhow::Result<ExitCode> {
     logged::tell(&seen);
     let namespaces = namespaces(&args.namespaces, pipeline.cache())?;
     let wanted = Wanted { direction: args.direction, namespaces, slack: args.slack };
-    let lesson = learn(State { pipeline, services, settings, isolation }, &seen.flows(), wanted)?;
+    let lesson = learn(State { pipeline, services, settings, strictness: state.strictness() }, &seen.flows(), wanted)?;
     let mut out = io::stdout().lock();
     out.write_all(lesson.yaml.as_bytes())?;
     out.flush()?;
@@ -116,12 +117,24 @@ impl Wanted {
     }
 }
 
-/// The state, compiled for the whole cluster.
+/// The state, compiled to rules and address sets.
 struct State {
     pipeline: Pipeline,
     services: Vec<Object>,
     settings: Settings,
-    isolation: IngressIsolation,
+    strictness: Strictness,
+}
+
+impl State {
+    fn judge<'a>(&'a self, reachability: &'a Reachability) -> Rules<'a> {
+        let packets = Judge::new(&self.pipeline, self.services.clone(), self.settings.clone(), self.strictness);
+        Rules::new(packets, reachability)
+    }
+
+    fn reachability(&self) -> anyhow::Result<Reachability> {
+        let mirror = self.pipeline.mirror().context("a pipeline without tables has a mirror")?;
+        Ok(Reachability::of(&self.pipeline, mirror))
+    }
 }
 
 /// The result: the learned policies, their verdicts on the seen flows, and what they allow beyond those flows.
@@ -137,41 +150,17 @@ struct Lesson {
 
 fn learn(mut state: State, flows: &[ObservedFlow], wanted: Wanted) -> anyhow::Result<Lesson> {
     let workloads = Workloads::of(state.pipeline.cache());
-    let judge = &mut Judge::new(&state.pipeline, state.services.clone(), state.settings.clone())?;
-    let evidence = Evidence::of(flows, judge, &workloads)?;
-    let before = reachability(&state.pipeline, state.isolation)?;
-    let policies = rules::learned(&evidence, &before, state.pipeline.cache(), &workloads, &wanted);
+    let before = state.reachability()?;
+    let evidence = Evidence::of(flows, &mut state.judge(&before), &workloads)?;
+    let policies = rules::learned(&evidence, &before, &state.pipeline, &workloads, &wanted);
     let yaml = policy::yaml(&policies, &workloads);
     if !policies.is_empty() {
         // Parse the printed text, so that exactly this is proven.
         let learned = load_text("learned", &yaml, Strictness::Strict).map_err(|faults| anyhow::anyhow!("{faults}"))?;
         state.pipeline.apply_batch(learned.objects.into_iter().map(Event::Apply)).context("the learned policies")?;
     }
-    let after = reachability(&state.pipeline, state.isolation)?;
+    let after = state.reachability()?;
     let surplus = Surplus::of(&policies, &workloads, &evidence, &after);
-    let judge = &mut Judge::new(&state.pipeline, state.services, state.settings)?;
-    let proof = Proof::of(&evidence, judge)?;
+    let proof = Proof::of(&evidence, &mut state.judge(&after))?;
     Ok(Lesson { wanted, yaml, policies, workloads, evidence, proof, surplus })
-}
-
-/// A state compiled to rules and address sets, without tables.
-struct Sets {
-    pipeline: Pipeline,
-    reachability: Reachability,
-}
-
-fn reachability(pipeline: &Pipeline, isolation: IngressIsolation) -> anyhow::Result<Sets> {
-    let cache = pipeline.cache();
-    // Policies from namespace annotations are derived again from the namespaces.
-    let own = cache.policies().values().filter(|policy| policy.version != PolicyVersion::NamespaceIsolation);
-    let objects = (cache.namespaces().values().map(|of| Object::Namespace((**of).clone())))
-        .chain(cache.nodes().values().map(|of| Object::Node((**of).clone())))
-        .chain(cache.pods().map(|(_, of)| Object::Pod(Arc::clone(of))))
-        .chain(own.map(|of| Object::Policy(Arc::clone(of))))
-        .chain(cache.cluster_policies().values().map(|of| Object::ClusterPolicy((**of).clone())));
-    let mut sets = Pipeline::without_tables(isolation);
-    sets.resync(objects).context("the state does not compile")?;
-    let mirror = sets.mirror().context("a pipeline without tables has a mirror")?;
-    let reachability = Reachability::of(&sets, mirror);
-    Ok(Sets { pipeline: sets, reachability })
 }

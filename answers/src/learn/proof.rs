@@ -8,7 +8,8 @@ use bulkhead_control::object::Transport;
 
 use super::Lesson;
 use super::evidence::{EdgeEnd, Evidence};
-use crate::flows::verdict::{Fate, Judge};
+use super::judge::Rules;
+use crate::flows::verdict::Fate;
 use crate::output::{printable, some_of};
 use crate::replay::rfc3339;
 
@@ -24,14 +25,14 @@ pub(super) struct Proof {
 }
 
 impl Proof {
-    pub(super) fn of(evidence: &Evidence, judge: &mut Judge<'_>) -> anyhow::Result<Self> {
+    pub(super) fn of(evidence: &Evidence, judge: &mut Rules<'_>) -> anyhow::Result<Self> {
         let mut proof = Self::default();
         for flow in &evidence.flows {
-            let verdict = judge.judge(&flow.conversation)?;
-            if verdict.fate == Fate::Allow {
+            if judge.is(&Fate::Allow, &flow.conversation)? {
                 proof.allowed += flow.tally.sessions;
                 continue;
             }
+            let verdict = judge.verdict(&flow.conversation)?;
             let (from, to) = (&flow.conversation.from, &flow.conversation.to);
             let from = verdict.from.clone().unwrap_or_else(|| from.to_string());
             let to = verdict.to.clone().unwrap_or_else(|| to.to_string());

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{Pod, PolicyName, Tier, Transport};
 use bulkhead_control::origin::{Direction, Origin};
-use bulkhead_control::reachability::{Decision, Protocol};
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::reachability::{Decision, Protocol, Reachability};
 use ipnet::IpNet;
 
+use super::Wanted;
 use super::evidence::{Contact, EdgeEnd, Evidence, edge_end};
 use super::policy::{LearnedPolicy, Peer, PortName, PortNames, Rule};
 use super::workload::{Workload, Workloads};
-use super::{Sets, Wanted};
 use crate::args::Learned;
 
 /// DNS port. Resolvers use UDP, and TCP for long answers (RFC 7766).
@@ -28,18 +29,18 @@ type Wants = BTreeMap<EdgeEnd, BTreeSet<(Transport, u16)>>;
 /// Returns the policies that the contacts still need.
 pub(super) fn learned(
     evidence: &Evidence,
-    before: &Sets,
-    cache: &Cache,
+    before: &Reachability,
+    pipeline: &Pipeline,
     workloads: &Workloads,
     wanted: &Wanted,
 ) -> Vec<LearnedPolicy> {
     let mut sides: BTreeMap<usize, BTreeMap<&'static str, Wants>> = BTreeMap::new();
     for (&(from, to, transport, port), contact) in &evidence.contacts {
         // A pod and its own node can always talk, so this must not isolate the pod.
-        if before.reachability.is_own_node(from, to) {
+        if before.is_own_node(from, to) {
             continue;
         }
-        let Some(verdicts) = before.reachability.between(from, to) else { continue };
+        let Some(verdicts) = before.between(from, to) else { continue };
         let verdict = verdicts.at(Protocol::from(transport), port);
         for direction in [Direction::Ingress, Direction::Egress] {
             let (subject, peer, decision) = match direction {
@@ -49,7 +50,7 @@ pub(super) fn learned(
             let EdgeEnd::Workload(subject) = edge_end(subject, workloads) else { continue };
             if wanted.covers(&workloads.all[subject])
                 && is_asked(direction, wanted.direction, contact)
-                && is_missing(before, decision)
+                && is_missing(pipeline, decision)
             {
                 let wants = sides.entry(subject).or_default().entry(direction.name()).or_default();
                 wants.entry(edge_end(peer, workloads)).or_default().insert((transport, port));
@@ -61,7 +62,7 @@ pub(super) fn learned(
         let rules = directions.into_iter().map(|(direction, wants)| {
             (direction, rules(direction == Direction::Ingress.name(), workload, wants, workloads, &mut slack))
         });
-        LearnedPolicy { workload, rules: rules.collect(), name: free_name(cache, &workloads.all[workload]) }
+        LearnedPolicy { workload, rules: rules.collect(), name: free_name(pipeline.cache(), &workloads.all[workload]) }
     };
     sides.into_iter().map(policy).collect()
 }
@@ -75,8 +76,8 @@ fn is_asked(direction: Direction, wanted: Learned, contact: &Contact) -> bool {
 
 /// Whether a rule must be learned for this decision. NetworkPolicies cannot override the Admin tier, and what an existing policy allows
 /// needs no rule.
-fn is_missing(before: &Sets, decision: Decision) -> bool {
-    let origin = decision.origin.and_then(|origin| before.pipeline.origins().get(origin));
+fn is_missing(pipeline: &Pipeline, decision: Decision) -> bool {
+    let origin = decision.origin.and_then(|origin| pipeline.origins().get(origin));
     match origin {
         Some(Origin::ClusterPolicy { tier, .. }) => *tier != Tier::Admin,
         Some(Origin::OwnNode | Origin::OwnPod) => false,

@@ -14,9 +14,8 @@ use std::sync::Arc;
 use bulkhead_classifier::{PortRange, Service, ServiceSet};
 use bulkhead_control::object::{ContainerPort, Transport};
 use bulkhead_control::origin::Direction;
-use bulkhead_control::reachability::{ClassId, Holder, Protocol};
+use bulkhead_control::reachability::{ClassId, Holder, Protocol, Reachability};
 
-use super::Sets;
 use super::evidence::Evidence;
 use super::policy::{LearnedPolicy, Peer, PortName, Rule};
 use super::workload::Workloads;
@@ -61,7 +60,12 @@ pub(super) struct Surplus {
 }
 
 impl Surplus {
-    pub(super) fn of(policies: &[LearnedPolicy], workloads: &Workloads, evidence: &Evidence, after: &Sets) -> Self {
+    pub(super) fn of(
+        policies: &[LearnedPolicy],
+        workloads: &Workloads,
+        evidence: &Evidence,
+        after: &Reachability,
+    ) -> Self {
         let blocks = Blocks::of(workloads, after);
         let mut search = Search { blocks: &blocks, after, named: BTreeMap::new(), allowed: HashMap::new() };
         for policy in policies {
@@ -117,8 +121,8 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn of(workloads: &Workloads, after: &Sets) -> Self {
-        let reachability = &after.reachability;
+    fn of(workloads: &Workloads, after: &Reachability) -> Self {
+        let reachability = after;
         let mut blocks = Self { all: Vec::new(), of_workloads: Vec::new(), by_address: HashMap::new(), regions: 0 };
         for workload in &workloads.all {
             /// What distinguishes blocks of a workload: the class of addresses, and the declared ports.
@@ -157,14 +161,14 @@ impl Blocks {
     }
 
     /// Returns the index of the block that contains an address.
-    fn at(&self, address: IpAddr, after: &Sets) -> usize {
+    fn at(&self, address: IpAddr, after: &Reachability) -> usize {
         let known = self.by_address.get(&address).copied();
-        known.unwrap_or_else(|| self.regions + after.reachability.region_at(address))
+        known.unwrap_or_else(|| self.regions + after.region_at(address))
     }
 
     /// Returns the regions in a CIDR block. A rule names the block, so each region is entirely inside or outside.
-    fn regions_of(&self, block: &ipnet::IpNet, after: &Sets) -> std::ops::RangeInclusive<usize> {
-        let at = |address| self.regions + after.reachability.region_at(address);
+    fn regions_of(&self, block: &ipnet::IpNet, after: &Reachability) -> std::ops::RangeInclusive<usize> {
+        let at = |address| self.regions + after.region_at(address);
         at(block.network())..=at(block.broadcast())
     }
 }
@@ -174,7 +178,7 @@ type Pair = (usize, usize);
 
 struct Search<'a> {
     blocks: &'a Blocks,
-    after: &'a Sets,
+    after: &'a Reachability,
     /// Pairs of blocks that rules name, with the ports of these rules.
     named: BTreeMap<Pair, Named>,
     /// Allowed services between two classes. The flag says whether one end is the other's own node.
@@ -235,7 +239,7 @@ impl Search<'_> {
         let none = ServiceSet::default();
         let single: BTreeSet<(IpAddr, IpAddr)> = seen.keys().copied().chain(own).collect();
         for (a, b) in single.into_iter().filter(|(a, b)| a != b) {
-            let own_node = self.after.reachability.is_own_node(a, b);
+            let own_node = self.after.is_own_node(a, b);
             let allowed = named.services.intersect(self.allowed(source.class, destination.class, own_node));
             let left = allowed.subtract(seen.get(&(a, b)).unwrap_or(&none));
             add(excess, titles, &left, ([(a, a)].into(), [(b, b)].into()), &BTreeSet::new());
@@ -244,7 +248,7 @@ impl Search<'_> {
 
     /// Returns the pairs of a pod and its own node.
     fn of_own_nodes(&self, source: &Block, destination: &Block) -> Vec<(IpAddr, IpAddr)> {
-        let reachability = &self.after.reachability;
+        let reachability = self.after;
         let is_node = |block: &Block| matches!(reachability.class(block.class).holder, Holder::Nodes(_));
         if !is_node(source) && !is_node(destination) {
             return Vec::new();
@@ -254,7 +258,7 @@ impl Search<'_> {
     }
 
     fn allowed(&mut self, from: ClassId, to: ClassId, own_node: bool) -> &ServiceSet {
-        let reachability = &self.after.reachability;
+        let reachability = self.after;
         self.allowed.entry((from, to, own_node)).or_insert_with(|| {
             let verdicts = reachability.verdicts(from, to, own_node);
             let of = |transport: Transport| {

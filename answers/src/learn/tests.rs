@@ -12,6 +12,7 @@ use bulkhead_control::source::ServiceKinds;
 use super::*;
 use crate::args::PortProtocol;
 use crate::fabric::{End, Fabric};
+use crate::flows::verdict::Fate;
 
 /// A repeatable generator of pseudo-random numbers (xorshift64).
 struct Random(u64);
@@ -154,7 +155,7 @@ fn lesson_for(cluster: &Cluster, slack: u64, namespaces: &[&str]) -> Lesson {
         pipeline: compiled(&cluster.state),
         services: Vec::new(),
         settings: Settings::default(),
-        isolation: IngressIsolation::default(),
+        strictness: Strictness::Strict,
     };
     learn(state, &seen.flows(), wanted).unwrap()
 }
@@ -165,7 +166,7 @@ pub(super) fn compiled(state: &str) -> Pipeline {
         ..bulkhead_control::source::Options::default()
     };
     let loaded = load_text("state", state, options).unwrap();
-    let mut pipeline = Pipeline::new(Scope::Cluster);
+    let mut pipeline = Pipeline::without_tables(Default::default());
     pipeline.resync(loaded.objects).unwrap();
     pipeline
 }
@@ -222,7 +223,7 @@ fn tried(cluster: &Cluster, lesson: &Lesson) -> BTreeSet<Pair> {
     let outside = outside.map(|address| End::External(address.parse().unwrap()));
     let ends: Vec<End> =
         pipeline.cache().pods().flat_map(|(_, pod)| End::of_pod(pod).collect::<Vec<_>>()).chain(outside).collect();
-    let mut fabric = Fabric::new(&pipeline).unwrap();
+    let mut fabric = Fabric::new(&pipeline, Strictness::Strict);
     let mut found = BTreeSet::new();
     for (from, to) in ends.iter().flat_map(|from| ends.iter().map(move |to| (from, to))) {
         let (a, b) = (from.address(), to.address());
@@ -350,4 +351,79 @@ fn slack_joins_addresses_and_counts_what_it_adds() {
     let all = lesson(&cluster, 5);
     assert!(all.yaml.contains("192.0.2.0/29"), "{}", all.yaml);
     assert_eq!(expanded(&all.surplus).len(), 4);
+}
+
+/// Whether rules judge a log's sessions as packets do. Returns the fates of the sessions.
+fn judged_alike(pipeline: &Pipeline, services: &[Object], log: &str) -> Vec<Fate> {
+    let mut seen = Observations::default();
+    crate::flows::read("log", log.as_bytes(), false, &mut seen).unwrap();
+    let reachability = Reachability::of(pipeline, pipeline.mirror().unwrap());
+    let judge = || Judge::new(pipeline, services.to_vec(), Settings::default(), Strictness::Strict);
+    let mut rules = Rules::new(judge(), &reachability);
+    let mut packets = judge();
+    let judged = seen.flows().into_iter().map(|flow| {
+        let fate = packets.judge(&flow.conversation).unwrap().fate;
+        for asked in [Fate::Allow, Fate::Deny] {
+            assert_eq!(rules.is(&asked, &flow.conversation).unwrap(), asked == fate, "{flow:?} is {fate:?}");
+        }
+        fate
+    });
+    judged.collect()
+}
+
+#[test]
+fn rules_judge_every_session_as_packets_do() {
+    let mut fates: Vec<Fate> = Vec::new();
+    for seed in 0..100 {
+        let Cluster { state, log } = cluster(seed);
+        fates.extend(judged_alike(&compiled(&state), &[], &log));
+    }
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let files = ["examples/services.yaml", "examples/service-policy.yaml"];
+    let text = files.map(|file| std::fs::read_to_string(root.join(file)).unwrap()).join("\n---\n");
+    let options = bulkhead_control::source::Options {
+        services: ServiceKinds::Read,
+        ..bulkhead_control::source::Options::default()
+    };
+    let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
+    let (services, objects): (Vec<Object>, Vec<Object>) =
+        load_text("state", &text, options).unwrap().objects.into_iter().partition(is_service);
+    let mut pipeline = Pipeline::without_tables(Default::default());
+    pipeline.resync(objects).unwrap();
+    // Clients: pods of both nodes, a backend, the nodes, outside. Servers: the Services, node ports of either node, backends, a client.
+    let clients = [
+        "10.244.1.2",
+        "10.244.2.3",
+        "10.244.1.20",
+        "10.244.2.20",
+        "192.0.2.11",
+        "192.0.2.12",
+        "203.0.113.9",
+        "8.8.8.8",
+    ];
+    let servers = [
+        ("10.96.0.20", 80),
+        ("10.96.0.21", 80),
+        ("198.51.100.1", 80),
+        ("192.0.2.11", 30080),
+        ("192.0.2.12", 30081),
+        ("192.0.2.12", 22),
+        ("10.244.1.20", 8080),
+        ("10.244.2.20", 80),
+        ("10.244.1.2", 8080),
+    ];
+    let line = |from: &str, (to, port): (&str, u16)| {
+        format!(
+            "[1795466600.000000]\t[NEW] tcp      6 30 src={from} dst={to} sport=40000 dport={port} src={to} dst={from} sport={port} dport=40000\n"
+        )
+    };
+    let log: String = clients.iter().flat_map(|&from| servers.iter().map(move |&to| line(from, to))).collect();
+    fates.extend(judged_alike(&pipeline, &services, &log));
+    let count = |is: fn(&Fate) -> bool| fates.iter().filter(|fate| is(fate)).count();
+    let counts = [
+        count(|fate| *fate == Fate::Allow),
+        count(|fate| *fate == Fate::Deny),
+        count(|fate| matches!(fate, Fate::Unknown(_))),
+    ];
+    assert!(counts[0] > 500 && counts[1] > 30 && counts[2] > 3, "{counts:?}");
 }

@@ -13,6 +13,8 @@ use bulkhead_control::reachability::Reachability;
 use bulkhead_control::service::Settings;
 use serde::Serialize;
 
+use bulkhead_control::source::Strictness;
+
 use crate::args::{Lint, without_captures};
 use crate::dumps::PolicyRow;
 use crate::flows::find::Resolved;
@@ -79,8 +81,8 @@ pub(super) struct Hits {
     pub(super) windows: Vec<Window>,
 }
 
-/// Whether a source has sessions to judge, which needs compiled tables. Sockets have counters instead.
-pub(super) fn needs_tables(args: &Lint) -> bool {
+/// Whether a source has sessions to judge. Sockets have counters instead.
+pub(super) fn has_sessions(args: &Lint) -> bool {
     args.hits.iter().any(|path| !is_socket(path))
 }
 
@@ -99,7 +101,9 @@ fn is_socket(_path: &Path) -> bool {
 
 /// The inputs for judging sessions.
 pub(super) struct Judges<'a> {
-    pub(super) tables: Option<&'a Pipeline>,
+    /// The state without rules that never decide. `None` if no source has sessions.
+    pub(super) deciding: Option<&'a Pipeline>,
+    pub(super) strictness: Strictness,
     pub(super) whole: &'a Pipeline,
     pub(super) state: &'a Reachability,
     pub(super) services: &'a [Object],
@@ -196,8 +200,8 @@ impl Hits {
     /// Judges each session with the rules at both ends.
     fn seen(&mut self, path: &Path, seen: Observations, judges: &Judges<'_>) -> anyhow::Result<()> {
         logged::tell(&seen);
-        let tables = judges.tables.context("sessions are judged by tables")?;
-        let mut judge = Judge::new(tables, judges.services.to_vec(), judges.settings.clone())?;
+        let state = judges.deciding.context("a state for sessions was read")?;
+        let mut judge = Judge::new(state, judges.services.to_vec(), judges.settings.clone(), judges.strictness);
         let (mut first, mut last, mut sessions, mut unknown) = (None::<u64>, None::<u64>, 0, 0);
         for flow in seen.flows() {
             let tally = &flow.tally;

@@ -41,24 +41,26 @@ pub use self::hits::{ReadCounters, Running};
 use self::report::Report;
 use self::subject::Subject;
 use crate::args::{Lint, LintFormat};
-use crate::run::{self, Whole};
+use crate::output;
+use crate::run::{self, Input, Whole};
 use crate::translate::Services;
-use crate::{bundle, output};
 
 /// Prints the findings. Returns exit code 1 if there are any. `counters` reads a running vswitch's counters for `--hits SOCKET`.
 ///
 /// # Errors
 /// If the state or a source of hits cannot be read.
 pub fn run(args: &Lint, counters: ReadCounters<'_>) -> anyhow::Result<ExitCode> {
-    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
-    let whole = run::load_whole(&args.state, &args.planned, hits::needs_tables(args))?;
+    let input = Input::open(&args.state)?;
+    let settings = input.service_settings(args.settings.as_deref())?;
+    let whole = run::load_whole(&input, &args.planned, hits::has_sessions(args))?;
     let mirror = whole.pipeline.mirror().context("a pipeline without tables has a mirror")?;
     let state = Reachability::of(&whole.pipeline, mirror);
     let subjects = Subject::all(whole.pipeline.cache());
     let focus = Focus::of(args, &subjects)?;
     let services = Services::new(&whole.pipeline, whole.services.clone(), settings.clone());
     let judges = Judges {
-        tables: whole.tables.as_ref(),
+        deciding: whole.deciding.as_ref(),
+        strictness: args.state.strictness(),
         whole: &whole.pipeline,
         state: &state,
         services: &whole.services,

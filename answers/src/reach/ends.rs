@@ -8,7 +8,7 @@ use anyhow::bail;
 use bulkhead_control::object::Pod;
 use bulkhead_control::pipeline::Pipeline;
 
-use crate::fabric::End;
+use crate::fabric::{End, PodNetworks};
 use crate::output;
 
 /// Where the traffic of an end leaves it.
@@ -20,6 +20,8 @@ pub(super) enum Place {
     Host,
     /// Outside the cluster.
     Outside,
+    /// An address of a node's pod networks that no pod has: no packet arrives there.
+    Nowhere,
 }
 
 /// One address of an end, with the end's name.
@@ -30,7 +32,7 @@ pub(super) struct NamedEnd {
     pub(super) place: Place,
     /// Number of the pod, node or external address. All ends on the network of one node have the same number.
     pub(super) who: u32,
-    /// Number of the node. `None` for an external address.
+    /// Number of the node. `None` for an address that no pod and no node has.
     pub(super) node: Option<u32>,
 }
 
@@ -79,7 +81,7 @@ pub(super) fn ends(pipeline: &Pipeline, external: &[IpAddr]) -> anyhow::Result<V
             "no pod with an address in the state\n  help: add the output of `kubectl get pods -A -o yaml` to --state"
         );
     }
-    let mut numbers = Numbers::default();
+    let mut numbers = Numbers { networks: PodNetworks::of(cache), ends: HashMap::new(), nodes: BTreeMap::new() };
     let mut ends: Vec<NamedEnd> =
         pods.into_iter().flat_map(|pod| End::of_pod(pod)).map(|end| numbers.named(end.to_string(), end)).collect();
     for address in super::distinct(external) {
@@ -93,8 +95,8 @@ pub(super) fn ends(pipeline: &Pipeline, external: &[IpAddr]) -> anyhow::Result<V
 }
 
 /// The numbers of ends and nodes.
-#[derive(Default)]
 struct Numbers {
+    networks: PodNetworks,
     ends: HashMap<String, u32>,
     nodes: BTreeMap<Arc<str>, u32>,
 }
@@ -104,6 +106,7 @@ impl Numbers {
         let place = match &end {
             End::Pod { host_network: false, .. } => Place::Pod,
             End::Pod { .. } | End::Node { .. } => Place::Host,
+            End::External(address) if self.networks.node_of(*address).is_some() => Place::Nowhere,
             End::External(_) => Place::Outside,
         };
         // No pod and no address is called like this.

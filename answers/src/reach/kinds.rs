@@ -30,18 +30,14 @@ pub(super) struct States {
 }
 
 impl States {
-    /// Compiles both variants. `pipeline` needs a mirror, and enforces all policies afterwards.
-    pub(super) fn of(pipeline: &mut Pipeline) -> anyhow::Result<Self> {
-        let now = |pipeline: &Pipeline| {
-            let mirror = pipeline.mirror().context("the pipeline keeps no rules to be asked about")?;
-            anyhow::Ok(Reachability::of(pipeline, mirror))
-        };
-        let enforced = now(pipeline)?;
-        if pipeline.audited_policies().is_empty() {
-            return Ok(Self { enforced, whole: None });
-        }
-        pipeline.enforce(None)?;
-        Ok(Self { enforced, whole: Some(now(pipeline)?) })
+    /// Evaluates both variants.
+    ///
+    /// # Errors
+    /// If the pipeline has tables instead of a mirror.
+    pub(super) fn of(pipeline: &Pipeline) -> anyhow::Result<Self> {
+        let mirror = pipeline.mirror().context("the pipeline keeps no rules to be asked about")?;
+        let whole = pipeline.audit_mirror().map(|mirror| Reachability::of(pipeline, &mirror));
+        Ok(Self { enforced: Reachability::of(pipeline, mirror), whole })
     }
 
     fn both(&self) -> impl Iterator<Item = &Reachability> {
@@ -59,7 +55,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// The answer between kinds that are not askable.
+    /// The answer between kinds that are not askable, and about destinations that no packet reaches.
     const NONE: Self = Self::of(Reached::No);
 
     pub(super) const fn of(reached: Reached) -> Self {
@@ -166,6 +162,9 @@ impl<'a> Kinds<'a> {
             }
         };
         let (source, destination) = (&self.all[from], &self.all[to]);
+        if destination.place == Place::Nowhere {
+            return Answer::NONE;
+        }
         let elsewhere = reached(&|view| view.passes(source, destination));
         let own_node = match (source.place, destination.place) {
             (Place::Pod, Place::Host) => reached(&|view| view.passes_own_node((from, to), Direction::Egress)),

@@ -12,10 +12,9 @@ use serde::Serialize;
 
 use super::ends::{NamedEnd, ends, family};
 use crate::args::{Destination, EndName, Reach, ReachFormat, Target};
-use crate::bundle;
 use crate::fabric::{End, Fabric, Reached};
 use crate::output::{self, Columns};
-use crate::run;
+use crate::run::{self, Input};
 use crate::translate::{Extent, Route, Services, Source, Translation};
 
 /// Maximum number of backends named in one line.
@@ -61,8 +60,9 @@ enum Question {
 }
 
 pub(super) fn run(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
-    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
-    let (pipeline, objects) = run::load_planned_with_services(&args.state, &args.planned, true)?;
+    let input = Input::open(&args.state)?;
+    let settings = input.service_settings(args.settings.as_deref())?;
+    let (pipeline, objects) = run::load_with_services(&input, Some(&args.planned), true)?;
     let mut services = Services::new(&pipeline, objects, settings);
     let questions = questions(&services, args)?;
     if questions.iter().all(|question| matches!(question, Question::Port(..))) {
@@ -80,7 +80,7 @@ pub(super) fn run(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
         }
     }
     let sources = ends(&pipeline, &args.external)?;
-    let fabric = Fabric::new(&pipeline)?;
+    let fabric = Fabric::new(&pipeline, args.state.strictness());
     let mut asker = Asker { pipeline: &pipeline, services, fabric };
     match args.output {
         ReachFormat::Json => json(&mut asker, &questions, &sources, out),
@@ -107,8 +107,8 @@ fn questions(services: &Services, args: &Reach) -> anyhow::Result<Vec<Question>>
                 };
                 questions.extend(ports.iter().map(to).map(Question::Address));
             }
-            Target::End(EndName::Pod(pod)) => bail!(
-                "--to {pod} is a pod\n  help: leave --to out for the truth table of all pods, or write service/NAMESPACE/NAME"
+            Target::End(end) => bail!(
+                "--to {end} is no Service\n  help: leave --to out for the truth table of all pods, or write service/NAMESPACE/NAME"
             ),
         }
     }
@@ -118,7 +118,7 @@ fn questions(services: &Services, args: &Reach) -> anyhow::Result<Vec<Question>>
 struct Asker<'a> {
     pipeline: &'a Pipeline,
     services: Services,
-    fabric: Fabric,
+    fabric: Fabric<'a>,
 }
 
 impl Asker<'_> {

@@ -26,8 +26,8 @@ const PORTS: [PortProtocol; 3] = [
     PortProtocol { port: 53, transport: Transport::Tcp },
 ];
 
-/// One outside address of each family, and a node's address.
-const OUTSIDE: [&str; 3] = ["192.0.2.1", "2001:db8::1", "172.18.0.2"];
+/// One outside address of each family, an address of a node's pods that no pod has, and a node's address.
+const OUTSIDE: [&str; 4] = ["192.0.2.1", "2001:db8::1", "10.7.1.9", "172.18.0.2"];
 
 fn states(text: &str) -> [Pipeline; 2] {
     [Pipeline::without_tables(Default::default()), Pipeline::new(Scope::Cluster)].map(|pipeline| {
@@ -44,7 +44,7 @@ fn state(pods: &[(u8, u8, u8)], policies: &[(u8, u8, u8)]) -> String {
     for node in [1, 2] {
         let _ = writeln!(
             text,
-            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: n{node}}}\nstatus: {{addresses: \
+            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: n{node}}}\nspec: {{podCIDR: 10.7.{node}.0/24}}\nstatus: {{addresses: \
              [{{type: InternalIP, address: 172.18.0.{node}}}, {{type: ExternalIP, address: 172.18.1.{node}}}]}}"
         );
     }
@@ -102,7 +102,7 @@ type Told = BTreeMap<(String, String, &'static str, String), Reached>;
 
 /// Returns the vswitches' verdicts on all pairs of ends. The slow truth.
 fn by_vswitches(tables: &Pipeline, ends: &[NamedEnd], ports: &[PortProtocol]) -> Told {
-    let mut fabric = Fabric::new(tables).unwrap();
+    let mut fabric = Fabric::new(tables, Strictness::Strict);
     let mut told = Told::new();
     for (from, to) in ends.iter().flat_map(|from| ends.iter().map(move |to| (from, to))).filter(|(a, b)| askable(a, b))
     {
@@ -182,11 +182,11 @@ fn by_workloads(merged: &Merged, ends: &[NamedEnd]) -> Told {
 
 /// Compares all forms with the vswitches. Returns the merged form and the number of compared cells.
 fn checked(text: &str) -> (Merged, usize) {
-    let [mut sets, tables] = states(text);
+    let [sets, tables] = states(text);
     let outside = OUTSIDE.map(|address| address.parse().unwrap());
     let ends = ends(&sets, &outside).unwrap();
     let truth = by_vswitches(&tables, &ends, &PORTS);
-    let states = States::of(&mut sets).unwrap();
+    let states = States::of(&sets).unwrap();
     let kinds = Kinds::of(&ends, &states);
     assert_eq!(by_kinds(&ends, &kinds, &PORTS), truth, "{text}");
     assert_eq!(by_groups(&ends, &kinds, &PORTS), truth, "{text}");
@@ -201,9 +201,9 @@ fn check(text: &str) -> Merged {
 
 /// Returns the merged form of a state for these external addresses.
 fn merged(text: &str, external: &[IpAddr]) -> Merged {
-    let [mut sets, _] = states(text);
+    let [sets, _] = states(text);
     let ends = ends(&sets, external).unwrap();
-    let states = States::of(&mut sets).unwrap();
+    let states = States::of(&sets).unwrap();
     Merged::of(sets.cache(), &ends, &Kinds::of(&ends, &states), &PORTS)
 }
 
@@ -267,7 +267,7 @@ fn equal_pods_of_a_workload_are_one_end_and_a_block_tells_them_apart() {
     // Four pods of w0 at 10.0.0.1 to 10.0.0.4, one of w1.
     let pods = [(0, 0, 1), (0, 1, 1), (0, 0, 1), (0, 1, 1), (1, 0, 1)];
     let open = check(&state(&pods, &[]));
-    assert_eq!(titles(&open), ["x/w0 (4 pods)", "z/w1", "192.0.2.1", "2001:db8::1", "172.18.0.2"]);
+    assert_eq!(titles(&open), ["x/w0 (4 pods)", "z/w1", "192.0.2.1", "2001:db8::1", "10.7.1.9", "172.18.0.2"]);
     // w1 admits only traffic from 10.0.0.0/30.
     let with_block = check(&state(&pods, &[(1, 0, 10)]));
     assert_eq!(titles(&with_block)[..3], ["x/w0 (3 of 4 pods: p1, p2, p3)", "x/p4", "z/w1"]);
@@ -288,13 +288,20 @@ fn a_pod_and_its_own_node_are_a_remark_and_tell_no_pods_apart() {
 }
 
 #[test]
+fn nobody_reaches_an_address_of_a_nodes_pods_that_no_pod_has() {
+    let table = check(&state(&[(0, 0, 1)], &[]));
+    let nowhere = table.ends.iter().position(|end| end.name == "10.7.1.9").unwrap();
+    assert_eq!([table.services(0, nowhere), table.services(nowhere, 0)], ["", "80/TCP, 53/UDP, 53/TCP"]);
+}
+
+#[test]
 fn ends_on_the_network_of_one_node_are_the_same_end() {
     // Two host-network pods of the first node, one of the second, and the second node's address.
     let table = check(&state(&[(0, 0, 8), (1, 0, 8), (2, 1, 8)], &[]));
-    assert_eq!(titles(&table), ["x/w0", "x/w2", "z/w1", "192.0.2.1", "2001:db8::1", "172.18.0.2"]);
-    let asked: Vec<(usize, usize)> = (0..6).flat_map(|a| (0..6).map(move |b| (a, b))).collect();
+    assert_eq!(titles(&table), ["x/w0", "x/w2", "z/w1", "192.0.2.1", "2001:db8::1", "10.7.1.9", "172.18.0.2"]);
+    let asked: Vec<(usize, usize)> = (0..7).flat_map(|a| (0..7).map(move |b| (a, b))).collect();
     let asked: Vec<_> = asked.into_iter().filter(|&(from, to)| from < to && table.is_asked(from, to)).collect();
-    assert_eq!(asked, [(0, 1), (0, 3), (0, 5), (1, 2), (1, 3), (2, 3), (2, 5)]);
+    assert_eq!(asked, [(0, 1), (0, 3), (0, 5), (0, 6), (1, 2), (1, 3), (1, 5), (2, 3), (2, 5), (2, 6)]);
 }
 
 #[test]

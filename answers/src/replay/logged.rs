@@ -5,17 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use bulkhead_control::object::PodName;
-use bulkhead_control::processor::Scope;
 use serde::Serialize;
 use serde_json::json;
 
 use super::{FILE_BUFFER, open, rfc3339};
 use crate::args::{Format, Replay};
-use crate::bundle;
 use crate::flows::verdict::{Fate, FlowVerdict, Judge};
 use crate::flows::{self, Observations, ObservedFlow, SeenEnd};
 use crate::output::{self, Columns};
-use crate::run::{self, Attribution};
+use crate::run::{self, Attribution, Input};
 
 /// Maximum number of rows in the table. JSON has all.
 const MAX_ROWS: usize = 1_000;
@@ -25,14 +23,15 @@ const MAX_TOLD: usize = 10;
 
 /// Judges the logs. Prints nothing if a log cannot be read to its end.
 pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
-    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
-    let (pipeline, services) = run::load_with_services(&args.state, Scope::Cluster, true)?;
+    let input = Input::open(&args.state)?;
+    let settings = input.service_settings(args.settings.as_deref())?;
+    let (pipeline, services) = run::load_with_services(&input, None, true)?;
     let mut seen = Observations::default();
     for path in &args.flows {
         read_log(path, args.state.lenient, &mut seen)?;
     }
     tell(&seen);
-    let mut judge = Judge::new(&pipeline, services, settings)?;
+    let mut judge = Judge::new(&pipeline, services, settings, args.state.strictness());
     let mut out = BufWriter::with_capacity(FILE_BUFFER, io::stdout().lock());
     let mut totals = Totals::default();
     let mut table = Columns::new(&["SESSIONS", "FROM", "TO", "SERVICE", "VERDICT", "LOGGED", "WHY"]);

@@ -1,52 +1,100 @@
 //! Reads and compiles states, and prints warnings about them.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object};
 use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::Refusal;
-use bulkhead_control::source::{Loaded, Options, ServiceKinds, SourceErrors};
+use bulkhead_control::service::Settings;
+use bulkhead_control::source::{Loaded, Options, ServiceKinds, SourceErrors, Strictness};
 use bulkhead_control::ties::{self, Tie};
 
 use crate::args::{Planned, State};
-use crate::{bundle, contests, output};
+use crate::bundle::Sources;
+use crate::{contests, output};
 
-/// Reads the state and compiles it for the scope. Prints warnings to standard error.
-///
-/// # Errors
-/// If a file has faults or, unless lenient, rules exceed a table's limits.
-pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
-    load_by(state, &bundle::options(state)?, scope)
+/// The arguments that name a state, with its opened inputs.
+pub struct Input<'a> {
+    /// The arguments.
+    pub state: &'a State,
+    /// The files and bundles.
+    pub sources: Sources,
 }
 
-/// Like [`load`] for the whole cluster, with a simulated pod for each workload without pods. Only for questions: forwarding or writing
-/// rules needs real addresses.
+impl<'a> Input<'a> {
+    /// Opens the inputs of a state.
+    ///
+    /// # Errors
+    /// See [`Sources::open`].
+    pub fn open(state: &'a State) -> anyhow::Result<Self> {
+        Ok(Self { state, sources: Sources::open(&state.paths)? })
+    }
+
+    /// Returns the settings of Services, see [`Sources::service_settings`].
+    ///
+    /// # Errors
+    /// See [`Sources::service_settings`].
+    pub fn service_settings(&self, named: Option<&Path>) -> anyhow::Result<Settings> {
+        self.sources.service_settings(named)
+    }
+
+    /// Returns the options for reading objects. With `planned`, workloads without pods get simulated ones: only for questions, as forwarding
+    /// or writing rules needs real addresses.
+    fn options(&self, planned: Option<&Planned>) -> anyhow::Result<Options> {
+        let options = self.sources.options(self.state)?;
+        Ok(match planned {
+            Some(planned) => planned.with(options),
+            None => options,
+        })
+    }
+}
+
+/// Reads a state and compiles its rules and address sets. Tables of single nodes are compiled when [`Fabric`](crate::fabric::Fabric) needs
+/// them. Prints warnings to standard error.
+///
+/// # Errors
+/// If an input has faults.
+pub fn load(input: &Input<'_>, planned: Option<&Planned>) -> anyhow::Result<Pipeline> {
+    let options = input.options(planned)?;
+    let loaded = input.sources.load(&options)??;
+    Ok(compiled(input, Pipeline::without_tables(options.semantics.default_isolation()), loaded)?.0)
+}
+
+/// Like [`load`], with the Services and EndpointSlices of the state. Unless `is_about_services`, a fault of a Service is a warning, and all
+/// Services are ignored.
 ///
 /// # Errors
 /// See [`load`].
-pub fn load_planned(state: &State, planned: &Planned) -> anyhow::Result<Pipeline> {
-    load_by(state, &planned.with(bundle::options(state)?), Scope::Cluster)
+pub fn load_with_services(
+    input: &Input<'_>,
+    planned: Option<&Planned>,
+    is_about_services: bool,
+) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let options = input.options(planned)?;
+    let loaded = read_with_services(input, &options, is_about_services)?;
+    compiled(input, Pipeline::without_tables(options.semantics.default_isolation()), loaded)
 }
 
-/// Like [`load_planned`] without tables, for questions that need only rules and address sets.
+/// Like [`load_with_services`], and compiles the tables of a node.
 ///
 /// # Errors
-/// See [`load`], except for table limits.
-pub fn load_without_tables(state: &State, planned: &Planned) -> anyhow::Result<Pipeline> {
-    let options = planned.with(bundle::options(state)?);
-    let loaded = bundle::load(&state.paths, &options)??;
-    let empty = Pipeline::without_tables(options.semantics.default_isolation());
-    Ok(compiled(state, empty, loaded)?.0)
+/// See [`load`]. Also if rules exceed a table's limits, unless lenient.
+pub fn load_node(input: &Input<'_>, node: &str, is_about_services: bool) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let options = input.options(None)?;
+    let loaded = read_with_services(input, &options, is_about_services)?;
+    let isolation = options.semantics.default_isolation();
+    compiled(input, Pipeline::with_default_isolation(Scope::Node(node.into()), isolation), loaded)
 }
 
 /// A state for questions about its rules, including rules that never decide.
 pub struct Whole {
-    /// Rules and address sets, without tables.
+    /// Rules and address sets.
     pub pipeline: Pipeline,
-    /// The same state with compiled tables. `None` unless requested.
-    pub tables: Option<Pipeline>,
+    /// The same state without the rules that never decide, to judge sessions. `None` unless requested.
+    pub deciding: Option<Pipeline>,
     /// Services and EndpointSlices.
     pub services: Vec<Object>,
     /// Warnings about rules that `policyTypes` leaves out, as in [`Loaded::idle_rules`].
@@ -60,90 +108,35 @@ pub struct Whole {
 ///
 /// # Errors
 /// See [`load`].
-pub fn load_whole(state: &State, planned: &Planned, with_tables: bool) -> anyhow::Result<Whole> {
-    let options = planned.with(bundle::options(state)?);
+pub fn load_whole(input: &Input<'_>, planned: &Planned, with_deciding: bool) -> anyhow::Result<Whole> {
+    let options = input.options(Some(planned))?;
     let isolation = options.semantics.default_isolation();
-    let mut loaded = read_with_services(state, &options, false)?;
+    let mut loaded = read_with_services(input, &options, false)?;
     let (idle_rules, empty_lists) = (std::mem::take(&mut loaded.idle_rules), std::mem::take(&mut loaded.empty_lists));
     tell_loaded(&loaded, &idle_rules);
     let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
     let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
-    let tables = if with_tables {
-        let mut tables = Pipeline::with_default_isolation(Scope::Cluster, isolation);
-        tables.resync(objects.clone()).context("the state does not compile")?;
-        attach(state, &mut tables)?;
-        check_refusals(&tables, state.lenient)?;
-        Some(tables)
+    let deciding = if with_deciding {
+        let mut deciding = Pipeline::without_tables(isolation);
+        deciding.resync(objects.clone()).context("the state does not compile")?;
+        Some(deciding)
     } else {
         None
     };
     let mut pipeline = Pipeline::with_every_rule(isolation);
     pipeline.resync(objects).context("the state does not compile")?;
-    attach(state, &mut pipeline)?;
-    contests::check(&pipeline, state.lenient)?;
+    contests::check(&pipeline, input.state.lenient)?;
     warn_of_missing_namespaces(&pipeline);
     warn_of_missing_nodes(&pipeline);
-    Ok(Whole { pipeline, tables, services, idle_rules, empty_lists })
+    Ok(Whole { pipeline, deciding, services, idle_rules, empty_lists })
 }
 
-/// Like [`load_without_tables`], with the Services of the state.
-///
-/// # Errors
-/// See [`load_without_tables`].
-pub fn load_without_tables_with_services(state: &State, planned: &Planned) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    let options = planned.with(bundle::options(state)?);
-    let empty = Pipeline::without_tables(options.semantics.default_isolation());
-    let loaded = read_with_services(state, &options, false)?;
-    compiled(state, empty, loaded)
-}
-
-fn load_by(state: &State, options: &Options, scope: Scope) -> anyhow::Result<Pipeline> {
-    let loaded = bundle::load(&state.paths, options)??;
-    let empty = Pipeline::with_default_isolation(scope, options.semantics.default_isolation());
-    Ok(compiled(state, empty, loaded)?.0)
-}
-
-/// Like [`load`], with the Services and EndpointSlices of the state. Unless `is_about_services`, a fault of a Service is a warning, and all
-/// Services are ignored.
-///
-/// # Errors
-/// See [`load`].
-pub fn load_with_services(
-    state: &State,
-    scope: Scope,
-    is_about_services: bool,
-) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    load_with_services_by(state, &bundle::options(state)?, scope, is_about_services)
-}
-
-/// Combines [`load_planned`] and [`load_with_services`].
-///
-/// # Errors
-/// See [`load`].
-pub fn load_planned_with_services(
-    state: &State,
-    planned: &Planned,
-    is_about_services: bool,
-) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    load_with_services_by(state, &planned.with(bundle::options(state)?), Scope::Cluster, is_about_services)
-}
-
-fn load_with_services_by(
-    state: &State,
-    options: &Options,
-    scope: Scope,
-    is_about_services: bool,
-) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    let loaded = read_with_services(state, options, is_about_services)?;
-    compiled(state, Pipeline::with_default_isolation(scope, options.semantics.default_isolation()), loaded)
-}
-
-fn read_with_services(state: &State, options: &Options, is_about_services: bool) -> anyhow::Result<Loaded> {
+fn read_with_services(input: &Input<'_>, options: &Options, is_about_services: bool) -> anyhow::Result<Loaded> {
     let with = Options { services: ServiceKinds::Read, ..options.clone() };
-    match bundle::load(&state.paths, &with)? {
+    match input.sources.load(&with)? {
         // Standard input cannot be read twice.
-        Err(faults) if !is_about_services && state.paths.iter().all(|path| path.as_os_str() != "-") => {
-            let without = bundle::load(&state.paths, options)??;
+        Err(faults) if !is_about_services && input.state.paths.iter().all(|path| path.as_os_str() != "-") => {
+            let without = input.sources.load(options)??;
             let fault = faults.shown().first().map(ToString::to_string).unwrap_or_default();
             output::warn(&format!("Services are ignored because not all could be read: {fault}"));
             Ok(without)
@@ -171,25 +164,15 @@ fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
     }
 }
 
-/// Assigns pods the addresses that the bundles' container runtimes gave them.
-fn attach(state: &State, pipeline: &mut Pipeline) -> anyhow::Result<()> {
-    let attached = bundle::attached(&state.paths)?;
-    if !attached.is_empty() {
-        pipeline.attach(attached).context("the state does not compile")?;
-    }
-    Ok(())
-}
-
 /// Compiles objects into a pipeline. Returns the Services and EndpointSlices separately.
-fn compiled(state: &State, pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    let mut pipeline = pipeline.auditing(bundle::enforcement(state)?);
+fn compiled(input: &Input<'_>, pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let mut pipeline = pipeline.auditing(input.sources.enforcement(input.state)?);
     tell_loaded(&loaded, &SourceErrors::default());
     let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
     let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
     pipeline.resync(objects).context("the state does not compile")?;
-    attach(state, &mut pipeline)?;
-    contests::check(&pipeline, state.lenient)?;
-    check_refusals(&pipeline, state.lenient)?;
+    contests::check(&pipeline, input.state.lenient)?;
+    check_refusals(&pipeline.refusals(), input.state.strictness())?;
     warn_of_missing_namespaces(&pipeline);
     warn_of_missing_nodes(&pipeline);
     for warning in left_open(&pipeline) {
@@ -246,10 +229,10 @@ pub fn unaudited(pipeline: &Pipeline) -> Vec<String> {
 /// Prints warnings about rules that exceed a table's limits.
 ///
 /// # Errors
-/// If there are any and `lenient` is false: answers depend on them.
-fn check_refusals(pipeline: &Pipeline, lenient: bool) -> anyhow::Result<()> {
-    let refusals = refusals(pipeline);
-    if !lenient && !refusals.is_empty() {
+/// If there are any, unless lenient: answers depend on them.
+pub fn check_refusals(refusals: &[Refusal], strictness: Strictness) -> anyhow::Result<()> {
+    let refusals = told_refusals(refusals);
+    if strictness == Strictness::Strict && !refusals.is_empty() {
         bail!("{}", refusals.join("\n"));
     }
     refusals.iter().for_each(output::warn);
@@ -258,7 +241,10 @@ fn check_refusals(pipeline: &Pipeline, lenient: bool) -> anyhow::Result<()> {
 
 /// Returns warnings about rules that exceed a table's limits, with what is in force instead, and a remedy.
 pub fn refusals(pipeline: &Pipeline) -> Vec<String> {
-    let refusals = pipeline.refusals();
+    told_refusals(&pipeline.refusals())
+}
+
+fn told_refusals(refusals: &[Refusal]) -> Vec<String> {
     let more = refusals.len().saturating_sub(MAX_REFUSALS);
     let told = |refusal: &Refusal| {
         format!("{refusal}\n  help: reduce the number of rules, or their overlaps, in the policies of these pods")

@@ -31,6 +31,7 @@ use crate::origin::Origins;
 use crate::processor::Scope;
 use crate::renderer::acl::{AclRenderer, Attachment, NodeTables};
 use crate::renderer::identity::IdentityRenderer;
+use crate::renderer::mirror::Mirror;
 use crate::renderer::{Instead, Refusal, RenderError, Renderer};
 
 /// The tables of a node as if its audited policies were enforced.
@@ -38,12 +39,12 @@ use crate::renderer::{Instead, Refusal, RenderError, Renderer};
 pub struct AuditTables {
     /// The tables of all policies, audited ones included.
     pub tables: Arc<NodeTables>,
-    differing: Differing,
+    pub(super) differing: Differing,
 }
 
 /// The pods for which the audit tables may give another verdict than the tables in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Differing {
+pub(super) struct Differing {
     /// Whether the egress rules of any pod differ. The tables of all ports judge egress.
     egress: bool,
     /// Pods whose ingress rules differ.
@@ -107,9 +108,10 @@ impl Form {
 
 /// The renderer of the audit tables and its endpoints.
 pub(super) struct Shadow {
-    form: Form,
+    /// `None` if the pipeline makes no tables.
+    form: Option<Form>,
     /// The latest endpoints, compiled from all policies. `news` lists those that changed since the last transaction.
-    told: BTreeMap<PodName, Arc<Endpoint>>,
+    pub(super) told: BTreeMap<PodName, Arc<Endpoint>>,
     news: Vec<(PodName, Option<Arc<Endpoint>>)>,
     /// The error of the last transaction, if it failed. The renderer tries again with the next one.
     failed: Option<String>,
@@ -118,14 +120,13 @@ pub(super) struct Shadow {
 impl Shadow {
     fn new(scope: &Scope, enforcing: &Enforcing) -> Option<Self> {
         let form = match (scope, enforcing) {
-            (Scope::Node(node), Enforcing::Acl(_)) => Form::Acl(Box::new(AclRenderer::of_node(node.clone()))),
-            (Scope::Cluster, Enforcing::Acl(_)) => Form::Acl(Box::new(AclRenderer::of_all_nodes())),
+            (_, Enforcing::Nothing(_)) => None,
+            (Scope::Node(node), Enforcing::Acl(_)) => Some(Form::Acl(Box::new(AclRenderer::of_node(node.clone())))),
+            (Scope::Cluster, Enforcing::Acl(_)) => Some(Form::Acl(Box::new(AclRenderer::of_all_nodes()))),
             (Scope::Node(node), Enforcing::Identities(_)) => {
-                Form::Identities(Box::new(IdentityRenderer::of_node(node.clone(), 0)))
+                Some(Form::Identities(Box::new(IdentityRenderer::of_node(node.clone(), 0))))
             }
-            (_, Enforcing::Identities(_) | Enforcing::Sessions(_) | Enforcing::Kernel(_) | Enforcing::Nothing(_)) => {
-                return None;
-            }
+            (_, Enforcing::Identities(_) | Enforcing::Sessions(_) | Enforcing::Kernel(_)) => return None,
         };
         Some(Self { form, told: BTreeMap::new(), news: Vec::new(), failed: None })
     }
@@ -160,28 +161,44 @@ impl Shadow {
     /// Applies a transaction of the enforcing renderers, with this shadow's endpoints.
     pub(super) fn render(&mut self, transaction: &Transaction, origins: &Origins) {
         let endpoints = std::mem::take(&mut self.news);
+        let Some(form) = &mut self.form else { return };
         let transaction = Transaction { endpoints, ..transaction.clone() };
-        let rendered = self.form.renderer_mut().render_with(&transaction, origins);
+        let rendered = form.renderer_mut().render_with(&transaction, origins);
         self.failed = rendered.err().map(|error| error.to_string());
     }
 
     pub(super) fn origins(&self) -> HashSet<OriginId> {
-        self.form.renderer().origins()
+        match &self.form {
+            Some(form) => form.renderer().origins(),
+            None => {
+                let lists = self.told.values().flat_map(|endpoint| endpoint.rules.lists());
+                lists.flat_map(|list| list.rules.iter().map(|rule| rule.origin)).collect()
+            }
+        }
     }
 
     /// Returns the rules that the renderer of the audit tables could not express. They affect the audit, not enforcement.
     pub(super) fn refusals(&self) -> Vec<Refusal> {
-        let mut refusals = self.form.renderer().refusals();
-        refusals.iter_mut().for_each(|refusal| refusal.subject = format!("the audit of {}", refusal.subject));
+        let mut refusals = self.form.as_ref().map(|form| form.renderer().refusals()).unwrap_or_default();
+        refusals = refusals.into_iter().map(of_audit).collect();
         let failed = self.failed.iter().cloned();
         refusals.extend(failed.map(|why| Refusal { subject: "the audit".to_owned(), instead: Instead::LastGood, why }));
         refusals
     }
 
+    /// Adds a pod to those whose rules differ, if all policies give it other rules than the enforced ones.
+    pub(super) fn compare(&self, name: &PodName, enforced: &Endpoint, differing: &mut Differing) {
+        let Some(full) = self.told.get(name) else { return };
+        let (ingress, egress) = differences(&enforced.rules, &full.rules);
+        differing.egress |= egress;
+        differing.ingress.extend(ingress.then(|| name.clone()));
+    }
+
     fn all_tables(&self) -> Vec<Arc<NodeTables>> {
         match &self.form {
-            Form::Acl(renderer) => renderer.all_node_tables().cloned().collect(),
-            Form::Identities(renderer) => renderer.node_tables().cloned().into_iter().collect(),
+            Some(Form::Acl(renderer)) => renderer.all_node_tables().cloned().collect(),
+            Some(Form::Identities(renderer)) => renderer.node_tables().cloned().into_iter().collect(),
+            None => Vec::new(),
         }
     }
 }
@@ -284,20 +301,27 @@ impl Pipeline {
         let Some(shadow) = &self.shadow else { return BTreeMap::new() };
         let mut differing: BTreeMap<&Arc<str>, Differing> = BTreeMap::new();
         for (name, enforced) in &self.told {
-            let Some(full) = shadow.told.get(name) else { continue };
-            let (ingress, egress) = differences(&enforced.rules, &full.rules);
-            if ingress || egress {
-                let of_node = differing.entry(&enforced.node).or_default();
-                of_node.egress |= egress;
-                of_node.ingress.extend(ingress.then(|| name.clone()));
-            }
+            let of_node = differing.entry(&enforced.node).or_default();
+            shadow.compare(name, enforced, of_node);
         }
+        differing.retain(|_, differing| *differing != Differing::default());
         let tables = shadow.all_tables().into_iter();
         tables
             .filter_map(|tables| Some((tables.node.clone(), differing.remove(&tables.node)?, tables)))
             .map(|(node, differing, tables)| (node, AuditTables { tables, differing }))
             .collect()
     }
+
+    /// Returns the rules and sets if audited policies were enforced too. `None` if no policy is audited, or the pipeline makes tables
+    /// ([`Pipeline::without_tables`]).
+    pub fn audit_mirror(&self) -> Option<Mirror> {
+        Some(self.mirror()?.with_endpoints(self.shadow.as_ref()?.told.clone()))
+    }
+}
+
+/// Returns the refusal of a rule of the audit tables.
+pub(super) fn of_audit(refusal: Refusal) -> Refusal {
+    Refusal { subject: format!("the audit of {}", refusal.subject), ..refusal }
 }
 
 /// Whether the lists of a pod differ, for ingress and egress. Equal lists have the same identity.

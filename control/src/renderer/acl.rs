@@ -108,6 +108,8 @@ type PodChanges = Vec<(PodName, Option<Arc<PlainPod>>)>;
 pub struct AclRenderer {
     /// The node to render. `None` for all nodes.
     only: Option<Arc<str>>,
+    /// Whether very large tables are scanned instead of compiled.
+    scans: bool,
     lists: PlainLists,
     nodes: BTreeMap<Arc<str>, NodeRenderer>,
     /// The node on which each pod runs.
@@ -119,17 +121,23 @@ pub struct AclRenderer {
 impl AclRenderer {
     /// Creates a renderer of one node. The first transaction publishes tables, even if the node is not known yet.
     pub fn of_node(node: Arc<str>) -> Self {
-        Self::new(Some(node))
+        Self::new(Some(node), false)
     }
 
-    /// Creates a renderer of all known nodes. Very large tables are not compiled but scanned, because they answer few lookups.
+    /// Creates a renderer of one node for questions. Very large tables are not compiled but scanned, because they answer few lookups.
+    pub(crate) fn of_questions(node: Arc<str>) -> Self {
+        Self::new(Some(node), true)
+    }
+
+    /// Creates a renderer of all known nodes, for questions as in [`Self::of_questions`].
     pub fn of_all_nodes() -> Self {
-        Self::new(None)
+        Self::new(None, true)
     }
 
-    fn new(only: Option<Arc<str>>) -> Self {
+    fn new(only: Option<Arc<str>>, scans: bool) -> Self {
         Self {
             only,
+            scans,
             lists: PlainLists::default(),
             nodes: BTreeMap::new(),
             hosts: AHashMap::new(),
@@ -206,7 +214,7 @@ impl AclRenderer {
         };
         for name in nodes {
             if !self.nodes.contains_key(&name) {
-                let mut renderer = NodeRenderer::new(name.clone(), self.only.is_none());
+                let mut renderer = NodeRenderer::new(name.clone(), self.scans);
                 renderer.set_node(self.known.get(&name).map(|node| &**node));
                 self.nodes.insert(name, renderer);
             }

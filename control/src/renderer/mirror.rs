@@ -3,14 +3,14 @@
 //! Compiled tables give the verdict, but lowering removes the rules that a Pass skipped. The mirror keeps the rules by tier. Lookups are
 //! slow: each reads a pod's whole list.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
 
 use super::{BoxError, Renderer};
-use crate::contract::{Endpoint, SetMirror, TierRule, Transaction};
+use crate::contract::{Endpoint, Peers, SetDelta, SetId, SetMirror, TierRule, Transaction};
 use crate::object::{Node, PodName};
 use crate::origin::Direction;
 
@@ -36,6 +36,41 @@ impl Mirror {
     /// Returns the nodes by name, with their addresses and those of pods in the host network.
     pub fn nodes(&self) -> &BTreeMap<Arc<str>, Arc<Node>> {
         &self.nodes
+    }
+
+    /// Returns a mirror of the same sets and nodes, with other pods.
+    pub(crate) fn with_endpoints(&self, endpoints: BTreeMap<PodName, Arc<Endpoint>>) -> Self {
+        Self { sets: self.sets.clone(), endpoints, nodes: self.nodes.clone() }
+    }
+
+    /// Returns a transaction with the whole state of one node, whose pods are among `endpoints`. `None` if the node is unknown.
+    pub(crate) fn of_node(&self, node: &str, endpoints: &BTreeMap<PodName, Arc<Endpoint>>) -> Option<Transaction> {
+        let pods: Vec<_> = endpoints.iter().filter(|(_, endpoint)| *endpoint.node == *node).collect();
+        let known = self.nodes.get_key_value(node).map(|(name, node)| (name.clone(), Some(node.clone())));
+        if pods.is_empty() && known.is_none() {
+            return None;
+        }
+        let lists = pods.iter().flat_map(|(_, endpoint)| endpoint.rules.lists());
+        let peers = lists.flat_map(|list| &list.rules).map(|rule| &rule.peers);
+        let used: BTreeSet<SetId> = peers
+            .flat_map(|peers| match peers {
+                Peers::Sets(sets) => &sets[..],
+                Peers::Any | Peers::OwnNode => &[],
+            })
+            .copied()
+            .collect();
+        let delta = |set| SetDelta {
+            set,
+            added: Arc::new(self.sets.get(set).cloned().unwrap_or_default()),
+            removed: Arc::default(),
+        };
+        Some(Transaction {
+            resync: true,
+            sets: used.into_iter().map(delta).collect(),
+            endpoints: pods.into_iter().map(|(name, pod)| (name.clone(), Some(pod.clone()))).collect(),
+            nodes: known.into_iter().collect(),
+            dropped: Vec::new(),
+        })
     }
 
     /// Returns the pod's rules that match this packet, by tier, then in the tier's order. The first match of a tier decides for the tier.

@@ -8,6 +8,7 @@
 //! If policy is enforced at the source, the source's interface counts, or the uplink for traffic from elsewhere.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,16 +16,21 @@ use bulkhead_classifier::{Action, Key, OriginId, Rule};
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Enforcement, IngressIsolation, Object};
 use bulkhead_control::origin::Origin;
-use bulkhead_control::pipeline::{Engine, Pipeline, UNBOUND};
+use bulkhead_control::pipeline::{AuditTables, Engine, Pipeline, UNBOUND};
 use bulkhead_control::processor::Scope;
-use bulkhead_control::renderer::acl::{Attachment, EnforcedAt, Interface};
+use bulkhead_control::renderer::acl::{Attachment, EnforcedAt, Interface, NodeTables};
 
 use crate::oracle::{Flow, Owner, State};
 
 /// The pipelines of a cluster: one for all nodes, or one per node as in production.
 pub(crate) struct Vswitches {
     pipelines: BTreeMap<Arc<str>, Pipeline>,
+    /// The tables that were compiled for questions about the present state, by node.
+    compiled: RefCell<BTreeMap<Arc<str>, Option<Compiled>>>,
 }
+
+/// The tables of a node, and its audit tables.
+type Compiled = (Arc<NodeTables>, Option<AuditTables>);
 
 /// The key of the pipeline for all nodes. No node has this name.
 const ALL: &str = "*";
@@ -48,7 +54,7 @@ impl Vswitches {
 
     /// As [`Self::cluster`], with the isolation of namespaces without an annotation.
     pub(crate) fn cluster_where(isolation: IngressIsolation) -> Self {
-        Self { pipelines: [(ALL.into(), Pipeline::with_default_isolation(Scope::Cluster, isolation))].into() }
+        Self::of([(ALL.into(), Pipeline::with_default_isolation(Scope::Cluster, isolation))].into())
     }
 
     pub(crate) fn nodes(names: &[&str]) -> Self {
@@ -58,7 +64,7 @@ impl Vswitches {
     /// As [`Self::nodes`], with the isolation of namespaces without an annotation.
     pub(crate) fn nodes_where(names: &[&str], isolation: IngressIsolation) -> Self {
         let of = |name: &str| Pipeline::with_default_isolation(Scope::Node(name.into()), isolation);
-        Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
+        Self::of(names.iter().map(|name| ((*name).into(), of(name))).collect())
     }
 
     /// One pipeline per node that enforces policy at the source.
@@ -69,25 +75,34 @@ impl Vswitches {
     /// As [`Self::nodes_at_source`], with the isolation of namespaces without an annotation.
     pub(crate) fn nodes_at_source_where(names: &[&str], isolation: IngressIsolation) -> Self {
         let of = |name: &str| Pipeline::at_source(name.into(), isolation);
-        Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
+        Self::of(names.iter().map(|name| ((*name).into(), of(name))).collect())
     }
 
     /// One pipeline per node, with a chosen engine.
     pub(crate) fn nodes_by(names: &[&str], isolation: IngressIsolation, engine: Engine) -> Self {
         let of = |name: &str| Pipeline::with_engine(Scope::Node(name.into()), isolation, engine);
-        Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
+        Self::of(names.iter().map(|name| ((*name).into(), of(name))).collect())
     }
 
     /// As [`Self::nodes_by`], with auditing. `default` applies to policies without an annotation.
     pub(crate) fn nodes_auditing(names: &[&str], engine: Engine, default: Enforcement) -> Self {
         let isolation = IngressIsolation::ClusterDefault;
         let of = |name: &str| Pipeline::with_engine(Scope::Node(name.into()), isolation, engine).auditing(default);
-        Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
+        Self::of(names.iter().map(|name| ((*name).into(), of(name))).collect())
+    }
+
+    fn of(pipelines: BTreeMap<Arc<str>, Pipeline>) -> Self {
+        Self { pipelines, compiled: RefCell::default() }
+    }
+
+    /// One pipeline without tables, with auditing. The tables of a node are compiled when a flow reaches it.
+    pub(crate) fn questions_auditing(default: Enforcement) -> Self {
+        Self::of([(ALL.into(), Pipeline::without_tables(IngressIsolation::ClusterDefault).auditing(default))].into())
     }
 
     /// One pipeline for all nodes, with auditing.
     pub(crate) fn cluster_auditing(default: Enforcement) -> Self {
-        Self { pipelines: [(ALL.into(), Pipeline::new(Scope::Cluster).auditing(default))].into() }
+        Self::of([(ALL.into(), Pipeline::new(Scope::Cluster).auditing(default))].into())
     }
 
     pub(crate) fn pipelines(&self) -> impl Iterator<Item = &Pipeline> {
@@ -99,8 +114,19 @@ impl Vswitches {
         self.pipelines.contains_key(ALL)
     }
 
+    /// Returns the tables of a node. `None` if the node is not known.
+    fn tables(&self, node: &Arc<str>) -> Option<Compiled> {
+        let pipeline = self.pipeline(node);
+        let compile = || pipeline.compiled_node(node).map(|compiled| (compiled.tables, compiled.audit));
+        match pipeline.mirror() {
+            None => compile(),
+            Some(_) => self.compiled.borrow_mut().entry(node.clone()).or_insert_with(compile).clone(),
+        }
+    }
+
     /// Applies one event to all pipelines.
     pub(crate) fn apply(&mut self, event: &Event) {
+        self.compiled.borrow_mut().clear();
         for pipeline in self.pipelines.values_mut() {
             pipeline.apply(event.clone()).unwrap();
         }
@@ -108,6 +134,7 @@ impl Vswitches {
 
     /// Replaces the whole state of all pipelines.
     pub(crate) fn resync(&mut self, objects: &[Object]) {
+        self.compiled.borrow_mut().clear();
         for pipeline in self.pipelines.values_mut() {
             pipeline.resync(objects.to_vec()).unwrap();
         }
@@ -161,7 +188,7 @@ impl Vswitches {
     /// `None` if nothing was ever published for the node, which then has no pods.
     fn hop(&self, is_full: bool, node: &Arc<str>, flow: &Flow, origins: bool) -> Option<Hop> {
         let pipeline = self.pipeline(node);
-        let tables = pipeline.node_tables(node)?;
+        let (tables, audit) = self.tables(node)?;
         let end = match tables.enforced_at {
             EnforcedAt::Destination => flow.dst,
             EnforcedAt::Source => flow.src,
@@ -170,7 +197,7 @@ impl Vswitches {
         let uplink = |interface: &&Interface| interface.attachment == Attachment::Uplink;
         let owner = tables.interfaces.iter().find(has).or_else(|| tables.interfaces.iter().find(uplink));
         let interface = owner.expect("every node has an uplink");
-        let audit = pipeline.audit_tables(node).filter(|audit| is_full && audit.differs_at(&interface.attachment));
+        let audit = audit.filter(|audit| is_full && audit.differs_at(&interface.attachment));
         let full = audit.map(|audit| {
             let own = audit.tables.interfaces.iter().find(|own| own.attachment == interface.attachment);
             audit.tables.tables[own.expect("the same interfaces").table].tables.clone()

@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bulkhead_classifier::{OriginId, Rule, Tables};
-use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::AuditedPolicy;
 use bulkhead_dataplane::PortId;
 use serde_json::Value;
@@ -23,6 +22,7 @@ use crate::state::Asked;
 use crate::stream::Watch;
 use crate::summary::dropped;
 use crate::view::kind_name;
+use bulkhead_answers::args::EndName;
 use bulkhead_answers::compile::{shown_addresses, shown_services};
 use bulkhead_answers::fabric;
 use bulkhead_answers::translate::Translation;
@@ -144,8 +144,8 @@ impl Names<'_> {
 }
 
 impl explain::Names for Names<'_> {
-    fn addresses_of(&self, pod: &PodName) -> Result<Option<Vec<IpAddr>>, Failure> {
-        self.0.addresses_of(pod, PATIENCE).map_err(|_| Self::busy(&format!("the addresses of {pod}")))
+    fn addresses_of(&self, name: &EndName) -> Result<Option<Vec<IpAddr>>, Failure> {
+        self.0.addresses_of(name, PATIENCE).map_err(|_| Self::busy(&format!("the addresses of {name}")))
     }
 
     fn translations(&self, asked: Asked) -> Result<Vec<(fabric::End, Translation)>, Failure> {

@@ -6,7 +6,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bulkhead_control::object::PodName;
 use bulkhead_dataplane::probe::{Probe, ProbeError};
 use bulkhead_dataplane::{PortId, PortKind, Snapshot, TableId, Verdict};
 
@@ -22,8 +21,8 @@ use bulkhead_observe::admin::{Connection, Explanation, Failure, LiveWalk, NotOpe
 
 /// Looks up pods and Services at the policy thread.
 pub(super) trait Names {
-    /// Returns the addresses of a pod. `None` if the state has no such pod. An error if the lookup takes too long.
-    fn addresses_of(&self, pod: &PodName) -> Result<Option<Vec<IpAddr>>, Failure>;
+    /// Returns the addresses of a pod or node. `None` if the state has no such pod or node. An error if the lookup takes too long.
+    fn addresses_of(&self, name: &EndName) -> Result<Option<Vec<IpAddr>>, Failure>;
 
     /// Returns each client and how Services translate its connection. Empty if the destination address belongs to no Service.
     fn translations(&self, asked: Asked) -> Result<Vec<(fabric::End, Translation)>, Failure>;
@@ -56,24 +55,36 @@ pub(super) fn explain(node: &Node<'_>, asked: &Connection, names: &impl Names) -
     let port: Option<PortProtocol> = asked.port.as_deref().map(parsed).transpose()?;
     let to: Target = parsed(&asked.to)?;
     let sources = ends(node.snapshot, &asked.from, names)?;
-    let from = sources.iter().map(|end| end.address).collect();
+    let from: Vec<IpAddr> = sources.iter().map(|end| end.address).collect();
     let (name, generation) = (node.name.clone(), node.snapshot.generation());
     let mut told =
         Explanation { node: name, generation, denying: node.is_denying, walks: Vec::new(), services: Vec::new() };
-    let asked_for = match &to {
-        Target::Service(target) => Some(AskedFor::Service(target.clone())),
-        Target::End(EndName::Address(address)) => Some(AskedFor::Address(*address)),
-        Target::End(EndName::Pod(_)) => None,
+    let destinations = match &to {
+        Target::Service(_) => Vec::new(),
+        Target::End(_) => ends(node.snapshot, &asked.to, names)?,
     };
-    if let Some(to) = asked_for {
-        for (from, translation) in names.translations(Asked { from, to, port })? {
+    let asked_for: Vec<AskedFor> = match &to {
+        Target::Service(target) => vec![AskedFor::Service(target.clone())],
+        // A node's addresses may have node ports.
+        Target::End(EndName::Address(_) | EndName::Node(_)) => {
+            destinations.iter().map(|end| AskedFor::Address(end.address)).collect()
+        }
+        Target::End(EndName::Pod(_)) => Vec::new(),
+    };
+    let mut direct = destinations;
+    for to in asked_for {
+        let translations = names.translations(Asked { from: from.clone(), to: to.clone(), port })?;
+        // An address belongs to a Service for all clients of its family, or for none.
+        if let (AskedFor::Address(address), false) = (to, translations.is_empty()) {
+            direct.retain(|end| end.address != address);
+        }
+        for (from, translation) in translations {
             told.services.push(node.translated(&asked.from, &from, translation)?);
         }
     }
-    // An address belongs to a Service for all clients of its family, or for none.
-    if told.services.is_empty() {
+    if told.services.is_empty() || !direct.is_empty() {
         let missing = || Failure::new("malformed", "the port is missing", "add a port, for example 80/TCP");
-        told.walks = node.walks(&sources, &ends(node.snapshot, &asked.to, names)?, port.ok_or_else(missing)?)?;
+        told.walks = node.walks(&sources, &direct, port.ok_or_else(missing)?)?;
     }
     Ok(told)
 }
@@ -86,15 +97,21 @@ fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, Failure> 
 fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>, Failure> {
     let addresses = match parsed(name)? {
         EndName::Address(address) => vec![address],
-        EndName::Pod(pod) => {
+        named @ (EndName::Pod(_) | EndName::Node(_)) => {
             let own = snapshot.port_named(name).and_then(|id| snapshot.port(id)).map(|port| port.addresses.clone());
             let known = match own {
                 Some(addresses) if !addresses.is_empty() => Some(addresses),
-                _ => names.addresses_of(&pod)?,
+                _ => names.addresses_of(&named)?,
             };
-            let help = "`bulkhead ports` lists this node's pods; `bulkhead status` shows whether a state is loaded";
-            let known =
-                known.ok_or_else(|| Failure::new("unknown_pod", format!("the state has no pod {name}"), help))?;
+            let (what, help) = match named {
+                EndName::Node(_) => (format!("node {}", &name["node/".len()..]), "the API server lists the nodes"),
+                _ => (
+                    format!("pod {name}"),
+                    "`bulkhead ports` lists this node's pods; `bulkhead status` shows whether a state is loaded",
+                ),
+            };
+            let unknown = || Failure::new("unknown_pod", format!("the state has no {what}"), help);
+            let known = known.ok_or_else(unknown)?;
             if known.is_empty() {
                 let help = "the pod is starting, or another pod has the address in its object; `bulkhead status` counts such pods";
                 return Err(Failure::new("unknown_pod", format!("pod {name} has no address"), help));
@@ -122,8 +139,11 @@ impl Node<'_> {
         let mut walks = Vec::new();
         for from in sources {
             for to in destinations.iter().filter(|to| to.address.is_ipv4() == from.address.is_ipv4()) {
-                if from.address == to.address {
-                    let message = format!("{} is both source and destination", from.address);
+                if from.address == to.address || (from.is_here && to.is_here && from.port == to.port) {
+                    let message = match from.address == to.address {
+                        true => format!("{} is both source and destination", from.address),
+                        false => format!("{} and {} are behind one port of the node", from.address, to.address),
+                    };
                     return Err(Failure::new("malformed", message, "such traffic never leaves the pod or node"));
                 }
                 walks.push(self.walk(from, to, port)?);

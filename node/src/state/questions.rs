@@ -11,7 +11,8 @@ use ipnet::IpNet;
 use super::LiveState;
 use crate::end_facts::EndFacts;
 use crate::stream::Selector;
-use bulkhead_answers::run;
+use bulkhead_answers::args::EndName;
+use bulkhead_answers::{fabric, run};
 
 impl LiveState {
     /// Returns for each attached pod whether policy knows it, or why not.
@@ -19,11 +20,21 @@ impl LiveState {
         self.pipeline.standings()
     }
 
-    /// Returns the addresses of a pod. `None` if the pod does not exist or has ended.
-    pub(crate) fn addresses_of(&self, name: &PodName) -> Option<Vec<IpAddr>> {
+    /// Returns the addresses of a pod or node. `None` if a pod does not exist or has ended, or if a node has no address.
+    pub(crate) fn addresses_of(&self, name: &EndName) -> Option<Vec<IpAddr>> {
         let cache = self.pipeline.cache();
-        let pod = cache.pod(cache.pod_key(name)?)?;
-        (!pod.finished).then(|| pod.addresses.to_vec())
+        match name {
+            EndName::Pod(name) => {
+                let pod = cache.pod(cache.pod_key(name)?)?;
+                (!pod.finished).then(|| pod.addresses.to_vec())
+            }
+            EndName::Node(node) => {
+                let addresses = fabric::addresses_of_node(cache, node);
+                let pod = || self.addresses_of(&EndName::Pod(EndName::of_namespace_node(node)));
+                if addresses.is_empty() { pod() } else { Some(addresses) }
+            }
+            EndName::Address(address) => Some(vec![*address]),
+        }
     }
 
     /// Returns the pod or node that has the address.
@@ -34,6 +45,18 @@ impl LiveState {
         let pod = pods.last().cloned();
         let is_node = || cache.nodes().values().any(|node| node.addresses.contains(&address));
         EndFacts { is_node: pod.is_none() && is_node(), pod }
+    }
+
+    /// Returns the parts of the selector that select no pod, as the user wrote them; all parts if only together they select none.
+    pub(crate) fn selecting_nobody(&self, selector: &Selector) -> Vec<String> {
+        let selects =
+            |selector: &Selector| self.pipeline.cache().pods().any(|(_, pod)| !pod.finished && selector.selects(pod));
+        let alone = selector.parts().filter(|(_, part)| !selects(part)).map(|(text, _)| text);
+        let alone: Vec<String> = alone.collect();
+        match alone.is_empty() && !selects(selector) {
+            true => vec![selector.parts().map(|(text, _)| text).collect::<Vec<_>>().join(" ")],
+            false => alone,
+        }
     }
 
     /// Returns the addresses of the selected pods that have not ended.

@@ -21,6 +21,7 @@ pub(crate) struct Asked {
 }
 
 /// A destination that Services may translate.
+#[derive(Clone)]
 pub(crate) enum AskedFor {
     Address(IpAddr),
     Service(ServiceTarget),

@@ -33,6 +33,9 @@ const TOLD_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait for the policy thread. A trace by pod name cannot start without its answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long to wait for the policy thread's answer if events can be sent without it.
+const SOON: Duration = Duration::from_millis(20);
+
 /// The events that the client requested: verdicts for `monitor`, verdicts for Hubble, or traced packets.
 pub(super) enum Wanted {
     Flows(FlowFilter),
@@ -179,6 +182,20 @@ impl Client {
         })
     }
 
+    /// Returns the client's filters that select no pod of the state. Empty if the policy thread does not answer soon: the client gets its
+    /// events in any case.
+    pub(super) fn nobody(&self) -> Vec<String> {
+        let ends = match &self.wanted {
+            Wanted::Flows(filter) => filter.ends(),
+            Wanted::Packets(packets) => &packets.ends,
+            Wanted::Observed(_) => return Vec::new(),
+        };
+        if ends.is_everything() {
+            return Vec::new();
+        }
+        self.observer.selecting_nobody(ends.clone(), SOON).unwrap_or_default()
+    }
+
     pub(super) const fn is_tracing(&self) -> bool {
         matches!(self.wanted, Wanted::Packets(_))
     }
@@ -205,7 +222,7 @@ impl Client {
     /// Looks up the addresses of traced pods. Returns whether they changed.
     pub(super) fn look_up(&mut self) -> bool {
         let Wanted::Packets(packets) = &mut self.wanted else { return false };
-        packets.look_up(&self.observer, Duration::from_millis(20)).unwrap_or_default()
+        packets.look_up(&self.observer, SOON).unwrap_or_default()
     }
 
     /// Answers the client, now that workers report what it wants, and sends the selected part of `past`.

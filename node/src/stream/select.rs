@@ -46,6 +46,25 @@ impl Selector {
         self.pods.is_empty() && self.namespaces.is_empty() && self.labels.is_empty()
     }
 
+    /// Returns each part of the selector as the user wrote it, with a selector of this part alone.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (String, Self)> + '_ {
+        let pods =
+            self.pods.iter().map(|pod| (format!("--pod {pod}"), Self { pods: vec![pod.clone()], ..Self::default() }));
+        let namespaces = self
+            .namespaces
+            .iter()
+            .map(|name| (format!("--namespace {name}"), Self { namespaces: vec![name.clone()], ..Self::default() }));
+        let labels = self.labels.iter().map(|labels| {
+            let one = |(key, value): &(String, Option<String>)| match value {
+                Some(value) => format!("{key}={value}"),
+                None => key.clone(),
+            };
+            let text = labels.iter().map(one).collect::<Vec<_>>().join(",");
+            (format!("--label {text}"), Self { labels: vec![labels.clone()], ..Self::default() })
+        });
+        pods.chain(namespaces).chain(labels)
+    }
+
     pub(crate) fn selects(&self, pod: &Pod) -> bool {
         self.selects_named(Some((&pod.name.namespace, &pod.name.name)), Some(&pod.labels))
     }

@@ -42,6 +42,11 @@ impl FlowFilter {
         })
     }
 
+    /// Returns the selector of the pods at either end.
+    pub(super) const fn ends(&self) -> &Selector {
+        &self.ends
+    }
+
     pub(super) fn selects(&self, told: &Told) -> bool {
         let flow = told.event.judgement.outcome.flow;
         let has_port = |flow: &Flow| self.ports.contains(&flow.sport) || self.ports.contains(&flow.dport);

@@ -159,7 +159,8 @@ impl Watcher {
                 let _ = opened.send(Err(Failure::new("busy", message, "end one of them")));
             }
             Ok(mut client) => {
-                client.opened = Some((opened, watching(&self.observer, &snapshot, self.past.len())));
+                let watching = watching(&self.observer, &snapshot, self.past.len(), client.nobody());
+                client.opened = Some((opened, watching));
                 self.clients.push(client);
             }
         }
@@ -347,7 +348,7 @@ impl Watcher {
     }
 }
 
-fn watching(observer: &Observer, snapshot: &Snapshot, remembered: usize) -> Watching {
+fn watching(observer: &Observer, snapshot: &Snapshot, remembered: usize, nobody: Vec<String>) -> Watching {
     let ports = snapshot.ports().iter().filter(|port| !view::is_unused(&port.name));
     Watching {
         node: observer.node().to_string(),
@@ -360,5 +361,6 @@ fn watching(observer: &Observer, snapshot: &Snapshot, remembered: usize) -> Watc
             })
             .collect(),
         remembered,
+        nobody,
     }
 }

@@ -1,6 +1,7 @@
 //! Client of the admin socket.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,8 @@ use anyhow::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use super::protocol::{Answer, Failure, Request, VERSION};
 
@@ -76,6 +79,29 @@ pub fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> anyhow::Res
     serde_json::from_value(answer).with_context(|| format!("cannot parse the answer of {}", socket.display()))
 }
 
+/// What SIGINT (Ctrl-C) and SIGTERM do to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnSignal {
+    /// The process ends at once.
+    Die,
+    /// The stream ends, so that the caller can finish its output. A second signal ends the process at once.
+    Finish,
+}
+
+/// Has the vswitch end the stream at the first signal: it does so once the client has closed its side.
+fn finish_at_signal(stream: UnixStream) -> io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let wait = move || {
+        for (count, signal) in signals.forever().enumerate() {
+            // If the vswitch is gone or hangs, the next signal helps.
+            if count > 0 || stream.shutdown(Shutdown::Write).is_err() {
+                signal_hook::low_level::exit(128 + signal);
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
+}
+
 /// Starts a stream. Calls `begin` with the answer, then `each` with each line until it breaks or the stream ends.
 ///
 /// # Errors
@@ -83,6 +109,7 @@ pub fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> anyhow::Res
 pub(super) fn watch<T: DeserializeOwned>(
     socket: &Path,
     request: &Request,
+    on_signal: OnSignal,
     mut begin: impl FnMut(T) -> anyhow::Result<()>,
     mut each: impl FnMut(&str) -> anyhow::Result<ControlFlow<()>>,
 ) -> anyhow::Result<()> {
@@ -109,6 +136,9 @@ pub(super) fn watch<T: DeserializeOwned>(
     // From here on, silence means that nothing happens.
     later.set_read_timeout(None).map_err(silent)?;
     begin(answer)?;
+    if on_signal == OnSignal::Finish {
+        finish_at_signal(later).map_err(silent)?;
+    }
     loop {
         text.clear();
         match (&mut reader).take(LONGEST).read_line(&mut text) {

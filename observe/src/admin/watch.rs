@@ -10,12 +10,12 @@ use std::process::ExitCode;
 use anyhow::Context;
 use serde_json::Value;
 
-use super::client::watch;
+use super::client::{OnSignal, watch};
 use super::protocol::{Monitor, Request, Trace, Watching};
 use crate::args;
 use crate::args::Traced;
 use bulkhead_answers::args::Format;
-use bulkhead_answers::output::note;
+use bulkhead_answers::output::{note, some_of, warn};
 use files::Files;
 
 /// Prints verdicts as they arrive.
@@ -39,9 +39,10 @@ pub fn monitor(args: &args::Monitor) -> anyhow::Result<ExitCode> {
         } else if args.last.is_none() {
             note(&format!("watching node {}, generation {}", watching.node, watching.generation));
         }
+        say_nobody(&watching);
         Ok(())
     };
-    watch(&args.socket, &Request::Monitor(asked), begin, |line| {
+    watch(&args.socket, &Request::Monitor(asked), OnSignal::Die, begin, |line| {
         match args.output {
             Format::Json => writeln!(out, "{line}")?,
             Format::Text => text::write_flow(&mut out, &parsed(line)?)?,
@@ -72,8 +73,23 @@ fn asked(traced: &Traced, snap: u16) -> Trace {
     }
 }
 
+/// Warns about filters that select no pod: a misspelt name would watch nothing.
+fn say_nobody(watching: &Watching) {
+    if !watching.nobody.is_empty() {
+        let filters: Vec<&str> = watching.nobody.iter().map(String::as_str).collect();
+        warn(&format!(
+            "no pod of the state is selected by {}: nothing is shown until one is created\n  help: `kubectl get pods -A --show-labels` lists the pods",
+            some_of(&filters, MAX_NOBODY)
+        ));
+    }
+}
+
+/// Maximum number of filters named in one line.
+const MAX_NOBODY: usize = 5;
+
 fn say(watching: &Watching, traced: &Traced) {
     note(&format!("watching node {}, generation {}", watching.node, watching.generation));
+    say_nobody(watching);
     if !traced.cached {
         note(
             "packets that the kernel forwards by itself are not shown; --cached redirects matching flows to the workers",
@@ -88,7 +104,7 @@ pub fn trace(args: &args::Trace) -> anyhow::Result<ExitCode> {
         say(&watching, &args.traced);
         Ok(())
     };
-    watch(&args.socket, &Request::Trace(asked(&args.traced, 0)), begin, |line| {
+    watch(&args.socket, &Request::Trace(asked(&args.traced, 0)), OnSignal::Die, begin, |line| {
         match args.output {
             Format::Json => writeln!(out, "{line}")?,
             Format::Text => text::write_packet(&mut out, &parsed(line)?)?,
@@ -107,7 +123,7 @@ pub fn capture(args: &args::Capture) -> anyhow::Result<ExitCode> {
         *files.borrow_mut() = Some(Files::new(args, &watching)?);
         Ok(())
     };
-    watch(&args.socket, &Request::Trace(asked(&args.traced, args.snaplen)), begin, |line| {
+    watch(&args.socket, &Request::Trace(asked(&args.traced, args.snaplen)), OnSignal::Finish, begin, |line| {
         let line = parsed(line)?;
         match (files.borrow_mut().as_mut(), line.get("packet")) {
             (Some(files), Some(packet)) => files.write(packet)?,

@@ -13,6 +13,8 @@ use serde::Serialize;
 
 use super::time::{clock, rfc3339};
 use super::{answer, is_event_of_services, pipeline};
+use bulkhead_control::source::Strictness;
+
 use crate::journal::{History, StateAt};
 use bulkhead_answers::args::{Asked, EndName, Target};
 use bulkhead_answers::explain::{Answer, Engine};
@@ -96,13 +98,13 @@ impl Ends {
         let named = [Some(&asked.from), if let Target::End(end) = &asked.to { Some(end) } else { None }];
         pods.extend(named.into_iter().flatten().filter_map(|end| match end {
             EndName::Pod(name) => Some(name.clone()),
-            EndName::Address(_) => None,
+            EndName::Node(_) | EndName::Address(_) => None,
         }));
         let mut namespaces: BTreeSet<String> = pods.iter().map(|pod| pod.namespace.to_string()).collect();
         if let Target::Service(service) = &asked.to {
             namespaces.insert(service.name.namespace.to_string());
         }
-        let is_service = matches!(asked.to, Target::Service(_) | Target::End(EndName::Address(_)));
+        let is_service = matches!(asked.to, Target::Service(_) | Target::End(EndName::Address(_) | EndName::Node(_)));
         Self { pods, namespaces, addresses, is_service }
     }
 
@@ -191,7 +193,7 @@ pub(super) fn find(
         } else {
             objects.push("the configuration changed".to_owned());
             settings = state.settings.clone();
-            engine = Engine::new(pipeline(state)?)?;
+            engine = Engine { pipeline: pipeline(state)?, strictness: Strictness::Lenient };
         }
         if attached != state.attached {
             attached = state.attached.clone();

@@ -55,11 +55,15 @@ fn why(words: &str) -> Why {
     parsed(words.split(' '))
 }
 
+fn engine(state: &StateAt) -> Engine {
+    Engine { pipeline: pipeline(state).unwrap(), strictness: Strictness::Lenient }
+}
+
 /// Returns the output of `explain` for these objects.
 fn explained(objects: &[Object], asked: &Asked) -> String {
-    let mut pipeline = Pipeline::new(Scope::Cluster);
+    let mut pipeline = Pipeline::without_tables(Default::default());
     pipeline.resync(objects.iter().filter(|object| !is_of_services(object)).cloned()).unwrap();
-    let engine = Engine::new(pipeline).unwrap();
+    let engine = Engine { pipeline, strictness: Strictness::Lenient };
     let services = objects.iter().filter(|object| is_of_services(object)).cloned().collect();
     let mut services = Services::new(&engine.pipeline, services, Default::default());
     match engine.answer(&mut services, asked) {
@@ -110,7 +114,7 @@ fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment
     for (at, expected) in (0..).zip(&expected) {
         let state = history.state_at(at * 1000 + 999).unwrap();
         assert_eq!((state.generation, state.since), (at, at * 1000));
-        let engine = Engine::new(pipeline(&state).unwrap()).unwrap();
+        let engine = engine(&state);
         let told = match answer(&engine, &state, asked) {
             Ok(answer) => serde_json::to_string(&answer).unwrap(),
             Err(error) => format!("{error:#}"),
@@ -237,7 +241,7 @@ fn each_reason_for_which_packets_are_dropped_is_found_with_its_words() {
     let args = why("--from x/a --to x/b --port 5432 --at now");
     let asked = &args.asked;
     let state = history.state_at(115 * SECOND).unwrap();
-    let engine = Engine::new(pipeline(&state).unwrap()).unwrap();
+    let engine = engine(&state);
     let answer = answer(&engine, &state, asked).unwrap();
     for (at, reason) in (0..).zip(reasons()) {
         // The verdicts are ten microseconds apart.
@@ -316,7 +320,7 @@ fn attached_pods_that_are_others_are_no_change_of_a_connection() {
     assert_eq!(shown.matches("the addresses of attached pods changed").count(), 1, "{shown}");
     // Replaying each change gives the same state as reading it directly.
     let state = history.state_at(120 * SECOND).unwrap();
-    let whole = answer(&Engine::new(pipeline(&state).unwrap()).unwrap(), &state, &args.asked).unwrap();
+    let whole = answer(&engine(&state), &state, &args.asked).unwrap();
     assert_eq!(serde_json::to_value(&told).unwrap()["changes"]["now"]["verdict"], whole.gist());
 }
 

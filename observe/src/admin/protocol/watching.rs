@@ -67,6 +67,10 @@ pub struct Watching {
     pub ports: Vec<WatchedPort>,
     /// Number of verdicts that the vswitch remembers from before the request.
     pub remembered: usize,
+    /// The filters of the request that select no pod of the state, as the user wrote them: `--pod shop/wep`. Empty in answers of earlier
+    /// versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nobody: Vec<String>,
 }
 
 /// A port whose packets the stream may contain. Clients write capture files with one interface per port.

@@ -209,6 +209,9 @@ fn clients_that_send_nonsense_are_told_so_and_others_go_on() {
         ("trace", serde_json::json!({ "verdicts": ["MAYBE"] })),
         // Ignoring the unknown verdict would send every event.
         ("trace", serde_json::json!({ "verdicts": ["AUDIT"] })),
+        ("trace", serde_json::json!({ "rate": 0 })),
+        ("monitor", serde_json::json!({ "rate": 0 })),
+        ("monitor", serde_json::json!({ "count": 0 })),
         ("monitor", serde_json::json!({ "labels": ["=x"] })),
         ("monitor", serde_json::json!({ "protocols": ["tls"] })),
         ("monitor", serde_json::json!({ "pods": vec!["x"; 300] })),

@@ -2,6 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use bulkhead_observe::admin::{Failure, Trace, Watching};
 use bulkhead_observe::hubble::flow::{Flow, LostEventSource};
 
 /// Default rate in lines a second: more than a person reads, and some 5 % of a core.
-const RATE: u32 = 10_000;
+const RATE: NonZeroU32 = NonZeroU32::new(10_000).unwrap();
 
 /// Interval of reporting missed events to the client.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
@@ -109,8 +110,8 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn new(rate: u32, now: Instant) -> Self {
-        let rate = f64::from(rate.max(1));
+    fn new(rate: NonZeroU32, now: Instant) -> Self {
+        let rate = f64::from(rate.get());
         Self { rate, left: rate, filled: now }
     }
 
@@ -169,7 +170,7 @@ impl Client {
             wanted,
             outlet,
             bucket: Bucket::new(rate.unwrap_or(RATE), now),
-            more: count,
+            more: count.map(NonZeroU64::get),
             is_of_past,
             is_done: false,
             point: None,
@@ -399,7 +400,7 @@ mod tests {
     #[test]
     fn a_client_gets_its_rate_and_no_more_at_once() {
         let start = Instant::now();
-        let mut bucket = Bucket::new(10, start);
+        let mut bucket = Bucket::new(NonZeroU32::new(10).unwrap(), start);
         let taken = |bucket: &mut Bucket, now| (0..100).filter(|_| bucket.take(now)).count();
         assert_eq!(taken(&mut bucket, start), 10);
         assert_eq!(taken(&mut bucket, start + Duration::from_millis(550)), 5);

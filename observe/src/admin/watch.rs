@@ -4,6 +4,7 @@ mod files;
 mod text;
 
 use std::io::{self, Write};
+use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
@@ -29,8 +30,8 @@ pub fn monitor(args: &args::Monitor) -> anyhow::Result<ExitCode> {
         protocols: args.protocols.clone(),
         last: args.last.unwrap_or_default(),
         is_over: args.last.is_some() && !args.follow,
-        count: args.count,
-        rate: Some(args.rate),
+        count: args.count.and_then(NonZeroU64::new),
+        rate: NonZeroU32::new(args.rate),
     };
     let mut out = io::stdout().lock();
     let begin = |watching: Watching| {
@@ -68,8 +69,8 @@ fn asked(traced: &Traced, snap: u16) -> Trace {
         verdicts,
         snap,
         cached: traced.cached,
-        count: traced.count,
-        rate: Some(traced.rate),
+        count: traced.count.and_then(NonZeroU64::new),
+        rate: NonZeroU32::new(traced.rate),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Requests to stream verdicts or packets.
 
+use std::num::{NonZeroU32, NonZeroU64};
+
 use serde::{Deserialize, Serialize};
 
 /// Streams verdicts on new sessions and dropped packets. Empty filters match everything; of several values in one filter, one must match.
@@ -24,10 +26,10 @@ pub struct Monitor {
     pub is_over: bool,
     /// Maximum number of verdicts before the stream ends. `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub count: Option<u64>,
+    pub count: Option<NonZeroU64>,
     /// Maximum verdicts per second. The rest is dropped and counted. `None` for 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<u32>,
+    pub rate: Option<NonZeroU32>,
 }
 
 /// Streams packets, each with its path.
@@ -50,10 +52,10 @@ pub struct Trace {
     pub cached: bool,
     /// Maximum number of packets before the stream ends. `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub count: Option<u64>,
+    pub count: Option<NonZeroU64>,
     /// Maximum packets per second. The rest is dropped and counted. `None` for 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<u32>,
+    pub rate: Option<NonZeroU32>,
 }
 
 /// The answer before the stream.

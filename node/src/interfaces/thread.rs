@@ -231,7 +231,10 @@ impl Owner {
         let changes = self.links.take_changes();
         let is_due = self.interfaces.next_attempt().is_some_and(|at| at <= now);
         if !(changed || is_read || is_due) && changes.is_empty() {
-            self.composer.retry();
+            // Ports may wait for the workers since a publication failed.
+            if self.composer.retry() {
+                self.datapath.hand_over();
+            }
             return None;
         }
         self.datapath.forget_routes();

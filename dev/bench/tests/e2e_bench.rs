@@ -95,7 +95,7 @@ fn every_row_of_the_table_is_measured_and_nothing_is_left_behind() {
         ("connect", 1),
         ("service", 3),
         ("xdp", 5),
-        ("pods", 4),
+        ("pods", 5),
         ("restart", 2),
         ("flood", 2),
     ];

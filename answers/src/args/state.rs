@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bulkhead_control::object::{Enforcement, IngressIsolation};
-use bulkhead_control::source::{KindName, Options, Semantics, Strictness};
+use bulkhead_control::source::{Folders, KindName, Options, Semantics, Strictness};
 use clap::ValueEnum;
 use serde::Deserialize;
 
@@ -18,6 +18,10 @@ pub struct State {
     /// selector. If omitted, this is an error. A file that is neither YAML nor JSON is always an error
     #[arg(long)]
     pub lenient: bool,
+    /// Refuse a folder that also holds files without a Kubernetes object, such as the values of a chart. If omitted, such files are passed
+    /// over and named. A file that looks like a policy is always an error
+    #[arg(long, conflicts_with = "lenient")]
+    pub strict: bool,
     /// Meaning of extensions/v1beta1 NetworkPolicies. v1: the same as networking.k8s.io/v1, as in Kubernetes since 1.7. v1beta1: the
     /// meaning of 2016, where a namespace annotation isolates, policies only allow ingress, and an empty list allows nothing. Default: the
     /// bundle's, else v1
@@ -75,7 +79,8 @@ impl State {
             )
         })?;
         let ignored = self.ignore.iter().cloned().collect();
-        Ok(Options { strictness: self.strictness(), semantics, ignored, ..Options::default() })
+        let folders = if self.strict { Folders::OfObjects } else { Folders::Mixed };
+        Ok(Options { strictness: self.strictness(), semantics, ignored, folders, ..Options::default() })
     }
 }
 

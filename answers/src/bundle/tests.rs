@@ -202,6 +202,7 @@ impl Written {
         crate::args::State {
             paths: vec![self.0.clone()],
             lenient: false,
+            strict: false,
             policy_semantics: None,
             namespace_default: None,
             ignore: Vec::new(),

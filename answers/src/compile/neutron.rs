@@ -49,9 +49,10 @@ pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Writ
             Format::Json => write_json(&document(&now, &owner), out),
         };
     }
-    let State { policy_semantics, namespace_default, ref ignore, enforcement, .. } = args.state;
+    let State { strict, policy_semantics, namespace_default, ref ignore, enforcement, .. } = args.state;
     let paths = args.before.clone();
-    let state = State { paths, lenient, policy_semantics, namespace_default, ignore: ignore.clone(), enforcement };
+    let state =
+        State { paths, lenient, strict, policy_semantics, namespace_default, ignore: ignore.clone(), enforcement };
     let mut earlier = run::load(&run::Input::open(&state)?, None)?;
     run::enforce_all(&mut earlier, "--before")?;
     let before = desired(&mut earlier, lenient)?;

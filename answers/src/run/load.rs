@@ -153,6 +153,14 @@ fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
         0 => {}
         more => output::warn(&format!("{more} more warnings of this kind")),
     }
+    match loaded.passed_over.len() {
+        0 => {}
+        count => {
+            let names: Vec<&str> = loaded.passed_over.iter().map(|name| &**name).collect();
+            let hold = if count == 1 { "file holds" } else { "files hold" };
+            output::note(&format!("{count} {hold} no Kubernetes object: {}", output::some_of(&names, 8)));
+        }
+    }
     let kinds = [
         ("skipped because policy does not depend on them", &loaded.skipped),
         ("ignored by --ignore although they restrict traffic", &loaded.ignored),

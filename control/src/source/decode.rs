@@ -3,11 +3,11 @@
 use serde_json::{Map, Value};
 
 use super::cluster_policy;
-use super::error::{Findings, Problem, quoted};
+use super::error::{Problem, quoted};
 use super::fallback;
 use super::kinds;
 use super::names;
-use super::outcome::{Model, Outcome, Read};
+use super::outcome::{Model, Read};
 use super::path::FieldPath;
 use super::policy;
 use super::service;
@@ -38,6 +38,10 @@ pub(super) enum Decoded {
     },
     /// A document or list whose objects cannot be determined.
     Unreadable(Problem),
+    /// A document that is neither an object nor a list of objects, such as an array.
+    NoObject(Problem),
+    /// A mapping that has nothing of a Kubernetes object, such as the values of a chart.
+    Foreign(Problem),
     /// An object of a supported kind.
     Read(Box<Read>),
     /// An object with a pod template.
@@ -49,6 +53,13 @@ pub(super) enum Decoded {
         /// The meaning in API servers of 2016, when namespaces isolated.
         v1beta1: Box<Read>,
     },
+}
+
+impl Decoded {
+    /// Whether the document is something else than a Kubernetes object.
+    pub(super) const fn is_no_object(&self) -> bool {
+        matches!(self, Self::NoObject(_) | Self::Foreign(_))
+    }
 }
 
 /// The apiVersion and kind of the items of a typed list such as `PodList`, which the items need not repeat.
@@ -108,11 +119,11 @@ fn decode_by(value: &Value, model: Model) -> Decoded {
     let Some(fields) = value.as_object() else {
         let help = "write an object with apiVersion and kind";
         let problem = Problem::new(&FieldPath::default(), "not an object", help);
-        return Decoded::Read(Box::new(unidentified(value, problem, model)));
+        return unidentified(value, problem, model);
     };
     let (api_version, kind) = match identity(fields) {
         Ok(identity) => identity,
-        Err(problem) => return Decoded::Read(Box::new(unidentified(value, problem, model))),
+        Err(problem) => return unidentified(value, problem, model),
     };
     if let Some(read) = cluster_policy::read(api_version, kind, value) {
         return Decoded::Read(Box::new(read));
@@ -159,8 +170,8 @@ fn meant_as_policy(api_version: &str, kind: &str) -> Option<Problem> {
 }
 
 /// Reads an object without a usable kind or apiVersion: as a policy if it has a policy's fields, as a namespace if it has the isolation
-/// annotation.
-fn unidentified(value: &Value, problem: Problem, model: Model) -> Read {
+/// annotation. Without a kind and metadata, it is no object.
+fn unidentified(value: &Value, problem: Problem, model: Model) -> Decoded {
     let text = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let is_policy = match (text("apiVersion"), text("kind")) {
         (_, Some(kind)) => kind == POLICY_KIND || meant_as_policy("", kind).is_some(),
@@ -168,15 +179,19 @@ fn unidentified(value: &Value, problem: Problem, model: Model) -> Read {
         _ => value.get("spec").is_some_and(|spec| POLICY_FIELDS.iter().any(|field| spec.get(field).is_some())),
     };
     if is_policy {
-        return policy::read(value, PolicyVersion::V1, Some(problem));
+        return Decoded::Read(Box::new(policy::read(value, PolicyVersion::V1, Some(problem))));
+    }
+    if ["kind", "metadata"].iter().all(|key| value.get(key).is_none()) {
+        return Decoded::Foreign(problem);
     }
     let annotations = value.pointer("/metadata/annotations");
     let isolates = model == Model::V1beta1 && annotations.is_some_and(|all| all.get(ISOLATION_ANNOTATION).is_some());
-    let mut read = if text("kind") == Some("Namespace") || isolates {
-        Read { outcome: fallback::namespace(value, model), ..kinds::namespace(value, model) }
+    let read = if text("kind") == Some("Namespace") || isolates {
+        let mut read = Read { outcome: fallback::namespace(value, model), ..kinds::namespace(value, model) };
+        read.findings.problems.insert(0, problem);
+        read
     } else {
-        Read { label: String::new(), key: None, outcome: Outcome::Nothing, findings: Findings::default() }
+        Read::nameless(problem)
     };
-    read.findings.problems.insert(0, problem);
-    read
+    Decoded::Read(Box::new(read))
 }

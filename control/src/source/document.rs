@@ -125,13 +125,17 @@ impl<L> Document<L> {
         let Some(mut fields) = self.fields else {
             let problem =
                 Problem::new(&root, "not an object", "write one object with apiVersion and kind in each document");
-            return add(line, root, Decoded::Unreadable(problem));
+            return add(line, root, Decoded::NoObject(problem));
         };
         if self.items.is_none() && identity(&fields).is_err() {
             return add(line, root, decode(Value::Object(fields), &Inherited::default()));
         }
         let items_are_list = self.items.as_ref().map(|items| !matches!(items, Items::Other));
         let inherited = match list_kind(&fields, items_are_list) {
+            // What is no list hides no objects.
+            Err(problem) if items_are_list == Some(false) && identity(&fields).is_err() => {
+                return add(line, root, Decoded::NoObject(problem));
+            }
             Err(problem) => return add(line, root, Decoded::Unreadable(problem)),
             Ok(inherited) => inherited,
         };

@@ -95,9 +95,10 @@ mod tree;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub use error::{MAX_SHOWN, SourceError, SourceErrors};
-pub use options::{KindName, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced};
+pub use options::{Folders, KindName, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced};
 
 use crate::object::{Object, Position};
 
@@ -115,6 +116,8 @@ pub struct Loaded {
     pub warnings: SourceErrors,
     /// Number of files read, including standard input.
     pub files: usize,
+    /// Files of directories that hold no object. Empty unless [`Folders::Mixed`] is set.
+    pub passed_over: Vec<Arc<str>>,
     /// Number of objects with a fault. Greater than 0 only in [`Strictness::Lenient`].
     pub faulty: usize,
     /// The first object of each kind that restricts traffic and is not enforced. Empty unless [`Unenforced::Report`] is set.
@@ -125,8 +128,9 @@ pub struct Loaded {
     pub empty_lists: SourceErrors,
 }
 
-/// Reads the files in the given order. From a directory, reads the files that end in `.yaml`, `.yml` or `.json`, sorted and recursively. A
-/// file that `paths` names may have any name; `-` is standard input.
+/// Reads the files in the given order. From a directory, reads the files that end in `.yaml`, `.yml` or `.json`, also with `.gz`, sorted and
+/// recursively. A file that `paths` names may have any name; `-` is standard input. Text is UTF-8, or UTF-16 with a byte order mark; it may
+/// be compressed by gzip.
 ///
 /// # Errors
 /// All faults of the input, the first [`MAX_SHOWN`] in full: files that cannot be read or parsed, objects that are given twice, and in

@@ -73,6 +73,18 @@ pub enum Templates {
     Read(Vec<IpNet>),
 }
 
+/// What a directory's files may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Folders {
+    /// Every file that ends in `.yaml`, `.yml` or `.json` holds objects. A vswitch must use this value, because a file that it cannot read
+    /// may hold a policy.
+    #[default]
+    OfObjects,
+    /// Files may also be a repository's others, such as the values of a chart. They are passed over and listed in
+    /// [`Loaded::passed_over`](super::Loaded::passed_over), unless they look like a policy.
+    Mixed,
+}
+
 /// Options for reading objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -88,6 +100,8 @@ pub struct Options {
     pub services: ServiceKinds,
     /// Whether to add planned pods made from workloads' templates, and in which blocks.
     pub templates: Templates,
+    /// What a directory's files may be.
+    pub folders: Folders,
 }
 
 impl From<Strictness> for Options {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::error::Findings;
+use super::error::{Findings, Problem};
 use crate::object::Object;
 
 /// The semantics for objects of `extensions/v1beta1`.
@@ -24,6 +24,14 @@ pub(super) struct Read {
     pub(super) outcome: Outcome,
     /// Problems and warnings about the object.
     pub(super) findings: Findings,
+}
+
+impl Read {
+    /// Returns the result for a value whose kind and name are unknown.
+    pub(super) fn nameless(problem: Problem) -> Self {
+        let findings = Findings { problems: vec![problem], ..Findings::default() };
+        Self { label: String::new(), key: None, outcome: Outcome::Nothing, findings }
+    }
 }
 
 /// The object that the compiler uses. The variant is [`Outcome::Object`] exactly if the findings contain no problem.

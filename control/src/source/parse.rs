@@ -5,6 +5,7 @@ use serde_saphyr::Spanned;
 
 use super::document::Document;
 use super::error::quoted;
+use super::foreign;
 use super::json;
 pub(super) use super::locate::Syntax;
 use super::tree::{Entry, GIVEN_TWICE, Tree, line_number};
@@ -41,6 +42,19 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Vec<Entry>, Syntax), Synt
         Err(_) if named_json || starts_with_quoted_key(text) => Err(json),
         Err(yaml) => Err(yaml),
     }
+}
+
+/// Whether a text that is neither YAML nor JSON could be meant as a policy: it names a kind, in a template one that restricts traffic.
+pub(super) fn could_be_policy(text: &str) -> bool {
+    let kind = |line: &str| {
+        let rest = line.trim_start().trim_start_matches("- ").trim_start_matches('"').strip_prefix("kind")?;
+        Some(rest.trim_start_matches('"').trim_start().strip_prefix(':')?.trim().to_owned())
+    };
+    let is_template = text.contains("{{");
+    let restricts = |kind: &str| kind.contains("{{") || foreign::restricts("", kind.trim_matches(['"', '\'', ',']));
+    // JSON may be on one line.
+    let is_one_line = || text.contains("\"kind\"") && text.lines().nth(1).is_none();
+    is_one_line() || text.lines().filter_map(kind).any(|kind| !is_template || restricts(&kind))
 }
 
 fn starts_like_json(text: &str) -> bool {

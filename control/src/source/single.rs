@@ -9,7 +9,7 @@ use super::decode::{Decoded, Inherited, decode};
 use super::error::{Findings, Problem, SourceError, SourceErrors};
 pub use super::fallback::exclude_namespaces;
 use super::load::consequence;
-use super::outcome::Outcome;
+use super::outcome::{Outcome, Read};
 use crate::object::Object;
 
 /// The result of reading one object.
@@ -42,7 +42,8 @@ pub fn read(value: Value, api_version: &str, kind: &str) -> Option<Single> {
     let read = match decode(value, &Inherited::new(api_version, kind)) {
         // Current API servers no longer use the model of 2016.
         Decoded::Read(read) | Decoded::BySemantics { v1: read, .. } => *read,
-        Decoded::Skipped { .. } | Decoded::Workload(_) | Decoded::Unreadable(_) => return None,
+        Decoded::Foreign(problem) => Read::nameless(problem),
+        Decoded::Skipped { .. } | Decoded::Workload(_) | Decoded::Unreadable(_) | Decoded::NoObject(_) => return None,
     };
     let faults = Faults::new(read.label, read.findings, &read.outcome);
     let object = match read.outcome {

@@ -18,7 +18,7 @@ fn only(text: &str) -> Object {
 
 fn pod(rest: &str) -> Pod {
     match only(&pod_text(rest)) {
-        Object::Pod(pod) => std::sync::Arc::unwrap_or_clone(pod),
+        Object::Pod(pod) => Arc::unwrap_or_clone(pod),
         other => panic!("a pod expected: {other:?}"),
     }
 }

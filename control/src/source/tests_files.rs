@@ -97,12 +97,103 @@ fn what_cannot_be_read_is_an_error_in_both_modes() {
 
 #[cfg(unix)]
 #[test]
-fn a_link_to_a_directory_above_ends_in_an_error() {
+fn a_link_to_a_directory_above_is_named_once_and_not_followed() {
     let scratch = Scratch::new("loop");
     scratch.file("a/b.yaml", pod("a"));
     std::os::unix::fs::symlink(&scratch.0, scratch.0.join("a/up")).unwrap();
-    let errors = load(std::slice::from_ref(&scratch.0), Strictness::Lenient).unwrap_err();
-    assert!(errors.to_string().contains("directories are nested more than 32 deep"), "{errors}");
+    scratch.file("c.yaml", pod("c"));
+    for (path, all) in [(scratch.0.clone(), &["default/a", "default/c"][..]), (scratch.0.join("a"), &["default/a"])] {
+        let loaded = load(&[path], Strictness::Strict).unwrap();
+        assert_eq!(names(&loaded), all);
+        let told = messages(&loaded.warnings);
+        let expected = "a/up: a symbolic link to a directory above it is not followed";
+        assert!(told.len() == 1 && told[0].contains(expected), "{told:?}");
+    }
+}
+
+fn mixed() -> Options {
+    Options { folders: Folders::Mixed, ..Strictness::Strict.into() }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_repositorys_other_files_are_passed_over_and_named_unless_they_may_hold_a_policy() {
+    let scratch = Scratch::new("mixed");
+    scratch.file("a.yaml", pod("a"));
+    let others = [
+        ("chart/Chart.yaml", "apiVersion: v2\nname: shop\nversion: 1.0.0\n"),
+        (
+            "chart/templates/deployment.yaml",
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {{ .Values.name }}\n  {{- if .x }}\n",
+        ),
+        ("chart/values.yaml", "spec: {replicas: 2}\nimage: nginx\n"),
+        ("list.json", "[1, {\"a\": 2}]"),
+        ("package.json", "{\"name\": \"web\", \"items\": 7}"),
+        ("socket.json", ""),
+        ("tagged.yml", "Resource: !Ref other\n"),
+        ("workflow.yaml", "on: push\njobs:\n  build: {steps: []}\n---\non: pull\n"),
+    ];
+    let all = std::slice::from_ref(&scratch.0);
+    for (name, text) in others {
+        match name {
+            "socket.json" => drop(std::os::unix::net::UnixListener::bind(scratch.0.join(name)).unwrap()),
+            _ => drop(scratch.file(name, text)),
+        }
+    }
+    let loaded = load(all, mixed()).unwrap();
+    assert_eq!((names(&loaded), loaded.files, loaded.faulty), (vec!["default/a".to_owned()], 1, 0));
+    let path = |name: &str| scratch.0.join(name).to_str().unwrap().to_owned();
+    let passed: Vec<String> = loaded.passed_over.iter().map(ToString::to_string).collect();
+    assert_eq!(passed, others.map(|(name, _)| path(name)));
+    assert_eq!(load(all, Strictness::Strict).unwrap_err().total(), 9, "one file has two documents");
+    for (name, _) in others.iter().filter(|(name, _)| *name != "socket.json") {
+        assert!(load(&[scratch.0.join(name)], mixed()).is_err(), "{name} was named itself");
+    }
+    for text in [
+        // A policy without its apiVersion and kind.
+        "spec: {podSelector: {}}\n",
+        "kind: NetworkPolicy\nspec: {podSelector: {}}\n",
+        "apiVersion: v1\nmetadata: {name: a}\n",
+        "kind: Pod\n",
+        // Not YAML.
+        "kind: NetworkPolicy\nspec: {podSelector: {}\n",
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nspec:\n  podSelector: {{ .Values.selector }}\n  {{- end }}\n",
+        "kind: {{ .Values.kind }}\nspec:\n  {{- end }}\n",
+        "{\"spec\": {, \"kind\": \"NetworkPolicy\"}",
+        // An object beside something else.
+        "a: b\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: x}\n",
+        "apiVersion: v1\nkind: List\nitems: [{a: b}]\n",
+    ] {
+        let file = scratch.file("z.yaml", text);
+        let errors = load(all, mixed()).unwrap_err();
+        assert!(errors.shown().iter().all(|error| error.file.ends_with("z.yaml")), "{text}: {errors}");
+        fs::remove_file(file).unwrap();
+    }
+    let nothing = load(&[scratch.0.join("chart")], mixed()).unwrap_err().to_string();
+    assert!(nothing.contains("none of the 3 files of the directory holds a Kubernetes object"), "{nothing}");
+}
+
+#[test]
+fn compressed_files_and_utf_16_are_read_and_a_small_file_cannot_fill_the_memory() {
+    use std::io::Write;
+    let scratch = Scratch::new("encodings");
+    let gzip = |text: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    };
+    scratch.file("a.yaml.gz", gzip(pod("a").as_bytes()));
+    let units: Vec<u16> = std::iter::once(0xfeff).chain(pod("b").encode_utf16()).collect();
+    scratch.file("b.json", units.iter().flat_map(|unit| unit.to_le_bytes()).collect::<Vec<_>>());
+    let loaded = load(std::slice::from_ref(&scratch.0), Strictness::Strict).unwrap();
+    assert_eq!(names(&loaded), ["default/a", "default/b"]);
+    let big_endian: Vec<u8> = units.iter().flat_map(|unit| unit.to_be_bytes()).collect();
+    let file = scratch.file("d", &big_endian);
+    assert_eq!(names(&load(std::slice::from_ref(&file), Strictness::Strict).unwrap()), ["default/b"]);
+    fs::write(&file, &big_endian[..7]).unwrap();
+    assert!(load(std::slice::from_ref(&file), Strictness::Strict).unwrap_err().to_string().contains("not UTF-16"));
+    fs::write(&file, gzip(&vec![b'\n'; 20 << 20])).unwrap();
+    assert!(load(&[file], Strictness::Strict).unwrap_err().to_string().contains("larger than 16 MiB"));
 }
 
 #[test]

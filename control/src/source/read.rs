@@ -167,7 +167,7 @@ impl Loader {
     fn list(&mut self, directory: &Path, above: &mut Vec<PathBuf>, files: &mut Vec<PathBuf>) {
         let name: Arc<str> = directory.to_string_lossy().into();
         let entries = fs::read_dir(directory).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
-        let listed = fs::canonicalize(directory).and_then(|real| entries.map(|entries| (real, entries)));
+        let listed = real(directory).and_then(|real| entries.map(|entries| (real, entries)));
         let (real, entries) = match listed {
             Ok(listed) => listed,
             Err(error) => {
@@ -199,6 +199,18 @@ impl Loader {
         }
         above.pop();
     }
+}
+
+/// Returns a directory's path without symbolic links.
+#[cfg(unix)]
+fn real(directory: &Path) -> io::Result<PathBuf> {
+    fs::canonicalize(directory)
+}
+
+/// Returns the path as it is: the playground's files have no symbolic links, and its C library cannot resolve any.
+#[cfg(not(unix))]
+fn real(directory: &Path) -> io::Result<PathBuf> {
+    Ok(directory.to_owned())
 }
 
 /// Whether reading a path may never end: a pipe, a socket or a device.

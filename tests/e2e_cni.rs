@@ -4,6 +4,7 @@
 use crate::{require, require_plugins};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::cni::{Runtime, Sandbox};
 use crate::fake_vswitch::{FakeVswitch, content};
@@ -92,7 +93,11 @@ fn a_pod_gets_addresses_routes_and_a_gateway_that_nobody_has_to_ask_for() {
 
     let link: Value = serde_json::from_str(&pod.netns.ip("-j link show dev eth0")).unwrap();
     assert_eq!((&link[0]["mtu"], &link[0]["address"]), (&json!(1500), &arguments["mac"]));
-    let addresses = pod.netns.ip("addr show dev eth0");
+    // Without duplicate address detection, the kernel still takes a moment to finish an address. Detection takes a second.
+    let (added, mut addresses) = (Instant::now(), pod.netns.ip("addr show dev eth0"));
+    while addresses.contains("tentative") && added.elapsed() < Duration::from_millis(500) {
+        addresses = pod.netns.ip("addr show dev eth0");
+    }
     for expected in [format!("inet {v4}/32 scope global"), format!("inet6 {v6}/128 scope global")] {
         assert!(addresses.contains(&expected), "{addresses}");
     }

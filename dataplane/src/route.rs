@@ -103,7 +103,7 @@ impl Hop {
     }
 
     const DIRECT: u16 = u16::MAX;
-    /// No host has the addresses of the route.
+    /// The position for a route whose addresses no host has.
     const UNREACHABLE: u16 = u16::MAX - 1;
 }
 

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! **Closed** means that the attached programs drop every packet of the interface. Ports do not affect each other. Sessions of a closed port
-//! stay. They end when the interface does ([`ending`]), or when the configuration no longer has the port; the
-//! workers then notify their peers.
+//! stay. They end when the interface does ([`ending`]), or when the configuration no longer has the port. The workers then notify their
+//! peers.
 //!
 //! **Invariant.** No packet of a configured interface reaches the host's stack, which enforces no policy. This holds from the kernel's
 //! message about the interface until the configuration no longer names it, it is deleted, or the process ends. A pod whose port is closed
@@ -117,7 +117,7 @@ struct Kept<A> {
     attachment: A,
     /// The configured name of the last owner's interface.
     name: Arc<str>,
-    /// The name of the last owner.
+    /// The name of the port that owned the attachment last.
     port: Arc<str>,
 }
 

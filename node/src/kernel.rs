@@ -25,8 +25,8 @@ pub(super) struct Kernel {
     pub(super) tc: Option<Arc<TcDatapath>>,
     /// The flow cache of `attach: xdp`. `None` with `attach: tc`, if disabled, during a capture, or if the kernel refuses.
     pub(super) flow_cache: Option<Arc<KernelFlowCache>>,
-    /// Shows with `attach: xdp` that a vswitch runs here. `None` with `attach: tc`, whose datapath shows it, and if another vswitch runs
-    /// here on other interfaces.
+    /// The listening socket by which other processes find this vswitch, with `attach: xdp`. `None` with `attach: tc`, whose datapath owns the
+    /// socket, and if another vswitch of this network namespace owns it.
     pub(super) claim: Option<UnixListener>,
 }
 

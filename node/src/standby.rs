@@ -1,4 +1,4 @@
-//! Standing by: a process that waits for the one before it, so that a rolling update replaces it within milliseconds.
+//! Standing by: a process that waits for the one before it, so that a rolling update replaces that one at once.
 //!
 //! ```text
 //!   old process  ==runs=========|SIGTERM, ends

@@ -28,7 +28,6 @@ use bulkhead_control::pipeline::{AuditTables, AuditedPolicy, Pipeline};
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::SourceErrors;
-use crossbeam_channel::{Receiver, RecvError};
 use ipnet::IpNet;
 use tokio::sync::watch;
 
@@ -197,16 +196,6 @@ impl LiveState {
             }
         }
         Ok(state)
-    }
-
-    /// Returns the channel of events about the files. Pass what it receives to [`Self::hear_of_files`].
-    pub(super) fn file_events(&self) -> Receiver<()> {
-        self.watch.events()
-    }
-
-    /// Takes an event of the channel of [`Self::file_events`].
-    pub(super) fn hear_of_files(&mut self, event: Result<(), RecvError>) {
-        self.watch.hear(event);
     }
 
     /// Makes the next [`Self::refresh`] check the files, and retries failed requests to the API server now.

@@ -11,16 +11,16 @@ use bulkhead_control::pipeline::Pipeline;
 use crate::fabric::{End, PodNetworks};
 use crate::output;
 
-/// Where the traffic of an end leaves it.
+/// The network on which an end is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
-    /// At a pod's own interface.
+    /// A pod's own network.
     Pod,
-    /// On a node's network: a node, or a host-network pod.
+    /// A node's network. The end is the node or a host-network pod.
     Host,
-    /// Outside the cluster.
+    /// A network outside the cluster. The end is an external address.
     Outside,
-    /// An address of a node's pod networks that no pod has: no packet arrives there.
+    /// A node's pod network, on which no pod has the end's address: packets to it are dropped.
     Nowhere,
 }
 
@@ -30,9 +30,9 @@ pub(super) struct NamedEnd {
     pub(super) name: String,
     pub(super) end: End,
     pub(super) place: Place,
-    /// Number of the pod, node or external address. All ends on the network of one node have the same number.
+    /// Identifies the pod, node or external address, counted from 0. All ends on the network of one node have the same number.
     pub(super) who: u32,
-    /// Number of the node. `None` for an address that no pod and no node has.
+    /// Identifies the node of the pod, or the node itself, counted from 0. `None` for an address that no pod and no node has.
     pub(super) node: Option<u32>,
 }
 

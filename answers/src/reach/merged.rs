@@ -103,7 +103,8 @@ impl End {
 /// Verdicts between two ends by port and family. `None` if the question does not apply, such as a missing family.
 type Cell = [Option<Answer>];
 
-/// Cells by source, then destination. Equal cells are stored once: a table of thousands of ends has many millions of cells.
+/// The verdicts between all ends, by the indexes of source and destination. Thousands of ends have many millions of cells and few distinct
+/// ones, so each distinct cell is stored once.
 #[derive(Debug)]
 struct Cells {
     table: Square,
@@ -343,7 +344,7 @@ struct Bundle<'a> {
     whos: Whos,
 }
 
-/// Who a group of ends is, to tell which pairs of two groups exist.
+/// The identities of a group's ends. They decide which pairs of two groups are pairs of different ends.
 pub(super) struct Whos {
     place: Place,
     /// Number of one of the ends, see [`NamedEnd::who`].

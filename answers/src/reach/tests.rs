@@ -1,4 +1,5 @@
-//! Compares all forms with the vswitches, whose decision about a first packet and its reply must be what each form tells of each pair.
+//! Compares all forms of the answer with the simulated vswitches. For each pair of ends, a form must state what the vswitches decide about
+//! a first packet and its reply.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 

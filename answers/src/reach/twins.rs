@@ -23,8 +23,7 @@ impl Square {
         self.cells[from * self.size + to]
     }
 
-    /// Whether exchanging the two indexes leaves the table as it is. `part` says what an index may be merged with, `has_own` whether the
-    /// cell of an index with itself has a meaning.
+    /// Whether exchanging the two indexes leaves the table as it is. `has_own` tells whether the cell of an index with itself has a meaning.
     fn are_twins(&self, one: usize, other: usize, has_own: impl Fn(usize) -> bool) -> bool {
         let among = self.at(one, other);
         let own = |at: usize| !has_own(at) || self.at(at, at) == among;
@@ -37,8 +36,8 @@ impl Square {
                 .all(|at| self.at(one, at) == self.at(other, at) && self.at(at, one) == self.at(at, other))
     }
 
-    /// Returns groups of indexes of one part that can be exchanged without changing the table. That is an equivalence relation, so the
-    /// first of each group represents all. `part` returns `None` for an index that stays alone.
+    /// Returns groups of indexes that can be exchanged without changing the table. That is an equivalence relation, so the first of each
+    /// group represents all. Only indexes of the same `part` are grouped; one without a part stays alone. `has_own` is that of `are_twins`.
     ///
     /// Twins have equal rows and columns if both cells of an index with itself become what the two answer each other. Hashes of such rows
     /// and columns find the candidates, so that not every pair must be compared.

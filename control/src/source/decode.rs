@@ -170,7 +170,7 @@ fn meant_as_policy(api_version: &str, kind: &str) -> Option<Problem> {
 }
 
 /// Reads an object without a usable kind or apiVersion: as a policy if it has a policy's fields, as a namespace if it has the isolation
-/// annotation. Without a kind and metadata, it is no object.
+/// annotation. Without a kind, metadata and the group of an apiVersion, it is no object.
 fn unidentified(value: &Value, problem: Problem, model: Model) -> Decoded {
     let text = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let is_policy = match (text("apiVersion"), text("kind")) {
@@ -181,7 +181,8 @@ fn unidentified(value: &Value, problem: Problem, model: Model) -> Decoded {
     if is_policy {
         return Decoded::Read(Box::new(policy::read(value, PolicyVersion::V1, Some(problem))));
     }
-    if ["kind", "metadata"].iter().all(|key| value.get(key).is_none()) {
+    let has_group = || text("apiVersion").is_some_and(|version| version.contains('/'));
+    if ["kind", "metadata"].iter().all(|key| value.get(key).is_none()) && !has_group() {
         return Decoded::Foreign(problem);
     }
     let annotations = value.pointer("/metadata/annotations");

@@ -1,5 +1,6 @@
 //! Collects decoded entries into the result, reports their faults, and detects objects that are given twice.
 
+mod paths;
 mod repeated;
 
 use std::collections::{BTreeSet, HashMap};
@@ -12,12 +13,12 @@ use super::error::{Problem, SourceError, SourceErrors, printable};
 use super::fallback::exclude_namespaces;
 use super::locate::{Wanted, lines};
 use super::outcome::{ObjectKey, Outcome, Read};
-use super::parse::{Syntax, SyntaxError, could_be_policy, parse};
+use super::parse::{Syntax, SyntaxError, parse};
 use super::path::FieldPath;
 use super::planned::{self, Placed};
 use super::template::WorkloadRead;
 use super::tree::Entry;
-use super::{Folders, Loaded, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced, foreign, service};
+use super::{Loaded, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced, foreign, service};
 use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, Policy, PolicyVersion, Position};
 
 /// Collects objects and faults of all inputs.
@@ -122,44 +123,6 @@ impl Loader {
 
     pub(super) fn read_text(&mut self, file: &Arc<str>, text: &str) {
         self.take(file, text, parse(file, text));
-    }
-
-    /// Reads a file of a directory. Passes it over if it holds no object and the directory may be mixed.
-    pub(super) fn read_member(&mut self, file: &Arc<str>, text: &str) {
-        let parsed = parse(file, text);
-        let is_passed_over = self.is_mixed()
-            && match &parsed {
-                Ok((entries, _)) => {
-                    !entries.is_empty()
-                        && entries.iter().all(|entry| entry.decoded.is_no_object() && entry.path.steps().is_empty())
-                }
-                Err(_) => !could_be_policy(text),
-            };
-        match is_passed_over {
-            true => self.pass_over(file),
-            false => self.take(file, text, parsed),
-        }
-    }
-
-    /// Warns of a symbolic link to a directory above it, which is not followed.
-    pub(super) fn warn_of_loop(&mut self, file: &Arc<str>) {
-        let problem = "a symbolic link to a directory above it is not followed".to_owned();
-        let help = "name that directory if its files belong to the state; otherwise remove the link".to_owned();
-        let (file, object, path) = (Arc::clone(file), None, String::new());
-        self.loaded.warnings.push(SourceError { file, document: 0, line: None, object, path, problem, help });
-    }
-
-    pub(super) fn is_mixed(&self) -> bool {
-        self.options.folders == Folders::Mixed
-    }
-
-    pub(super) const fn passed_over(&self) -> usize {
-        self.loaded.passed_over.len()
-    }
-
-    /// Records that a file of a directory holds no object.
-    pub(super) fn pass_over(&mut self, file: &Arc<str>) {
-        self.loaded.passed_over.push(Arc::clone(file));
     }
 
     fn take(&mut self, file: &Arc<str>, text: &str, parsed: Result<(Vec<Entry>, Syntax), SyntaxError>) {

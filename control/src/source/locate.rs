@@ -81,7 +81,7 @@ impl<'a> Nearby<'a> {
     }
 }
 
-/// Returns the length of the element of a block sequence at the start of the text. `None` if there is none.
+/// Returns the length in bytes of the element with which the text begins. `None` if the text does not begin with a block sequence.
 fn item_length(text: &str) -> Option<usize> {
     let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
     let first = text.lines().next()?;
@@ -95,7 +95,7 @@ fn item_length(text: &str) -> Option<usize> {
     Some(first_length + lines.take_while(|line| is_inside(line)).map(str::len).sum::<usize>())
 }
 
-/// Returns the length of the block mapping, up to the end of its document, at the start of the text. `None` if there is none.
+/// Returns the length in bytes of the YAML document with which the text begins. `None` if the text does not begin with a block mapping.
 fn document_length(text: &str) -> Option<usize> {
     text.starts_with(|first: char| first.is_ascii_alphabetic()).then_some(())?;
     let is_end = |line: &&str| line.starts_with("---") || line.starts_with("...");

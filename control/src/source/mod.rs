@@ -84,6 +84,8 @@ mod tests_fallback;
 #[cfg(test)]
 mod tests_files;
 #[cfg(test)]
+mod tests_notation;
+#[cfg(test)]
 mod tests_places;
 #[cfg(test)]
 mod tests_properties;

@@ -5,7 +5,6 @@ use serde_saphyr::Spanned;
 
 use super::document::Document;
 use super::error::quoted;
-use super::foreign;
 use super::json;
 pub(super) use super::locate::Syntax;
 use super::tree::{Entry, GIVEN_TWICE, Tree, line_number};
@@ -44,17 +43,16 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Vec<Entry>, Syntax), Synt
     }
 }
 
-/// Whether a text that is neither YAML nor JSON could be meant as a policy: it names a kind, in a template one that restricts traffic.
+/// Whether a text that is neither YAML nor JSON could be meant as a policy: it has a field `kind`. A template, which has no meaning before it
+/// is rendered, could be one only if it also mentions network policies, or leaves the kind to its values.
 pub(super) fn could_be_policy(text: &str) -> bool {
-    let kind = |line: &str| {
-        let rest = line.trim_start().trim_start_matches("- ").trim_start_matches('"').strip_prefix("kind")?;
-        Some(rest.trim_start_matches('"').trim_start().strip_prefix(':')?.trim().to_owned())
-    };
-    let is_template = text.contains("{{");
-    let restricts = |kind: &str| kind.contains("{{") || foreign::restricts("", kind.trim_matches(['"', '\'', ',']));
-    // JSON may be on one line.
-    let is_one_line = || text.contains("\"kind\"") && text.lines().nth(1).is_none();
-    is_one_line() || text.lines().filter_map(kind).any(|kind| !is_template || restricts(&kind))
+    let after = |at: usize| text[at + "kind".len()..].trim_start_matches(['"', '\'', ' ']).strip_prefix(':');
+    let mut kinds = text.match_indices("kind").filter_map(|(at, _)| after(at)).map(str::trim_start).peekable();
+    if kinds.peek().is_none() || !text.contains("{{") {
+        return kinds.peek().is_some();
+    }
+    let is_left_open = |kind: &str| kind.trim_start_matches(['"', '\'']).starts_with("{{");
+    text.to_ascii_lowercase().contains("networkpolic") || kinds.any(is_left_open)
 }
 
 fn starts_like_json(text: &str) -> bool {

@@ -1,8 +1,8 @@
-//! Files, documents and lists.
+//! Files and directories.
 
 use std::fs;
 
-use super::tests::{errors, lenient, messages, policies, policy_text, strict};
+use super::tests::{messages, strict};
 use super::*;
 
 /// A test's temporary directory, removed on drop.
@@ -34,7 +34,7 @@ pub(super) fn pod(name: &str) -> String {
     format!("{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {{\"name\": \"{name}\"}}}}")
 }
 
-fn names(loaded: &Loaded) -> Vec<String> {
+pub(super) fn names(loaded: &Loaded) -> Vec<String> {
     let name = |object: &Object| match object {
         Object::Pod(pod) => pod.name.to_string(),
         Object::Namespace(namespace) => namespace.name.to_string(),
@@ -160,6 +160,11 @@ fn a_repositorys_other_files_are_passed_over_and_named_unless_they_may_hold_a_po
         "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nspec:\n  podSelector: {{ .Values.selector }}\n  {{- end }}\n",
         "kind: {{ .Values.kind }}\nspec:\n  {{- end }}\n",
         "{\"spec\": {, \"kind\": \"NetworkPolicy\"}",
+        "- {kind: NetworkPolicy, spec: {podSelector: {}}\n",
+        "kind: NetworkPolicy # of the shop\nspec:\n  {{- end }}\n",
+        "kind: NetworkPolicyList\nitems:\n  {{- end }}\n",
+        "kind: 'NetworkPolicy'\nspec:\n  {{- end }}\n",
+        "apiVersion: networking.k8s.io/v1\n",
         // An object beside something else.
         "a: b\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: x}\n",
         "apiVersion: v1\nkind: List\nitems: [{a: b}]\n",
@@ -203,218 +208,4 @@ fn a_file_without_objects_is_warned_about() {
         let expected = "t.yaml: the file contains no object\n  help: it enforces nothing; check that it is complete and the right file";
         assert_eq!(messages(&loaded.warnings), [expected], "{text:?}");
     }
-}
-
-#[test]
-fn yaml_and_json_come_in_many_documents() {
-    let three = ["default/a", "default/b", "default/c"];
-    let (a, b, c) = (pod("a"), pod("b"), pod("c"));
-    for text in [
-        format!("---\n{a}\n---\n# empty\n---\n{b}\n...\n---\n{c}\n"),
-        format!("{a}\n{b}\n{c}\n"),
-        format!("{a}{b} null {c}"),
-        format!("\u{feff}{a}\n{b}\n{c}"),
-        format!("\u{feff}---\n{a}\n---\n{b}\n---\n{c}"),
-        format!("{{\"kind\": \"List\", \"apiVersion\": \"v1\",\n\t\"items\": [{a},\n\t{b}, {c}]}}"),
-        format!("apiVersion: v1\r\nkind: List\r\nitems:\r\n- {a}\r\n- {b}\r\n- {c}\r\n"),
-    ] {
-        assert_eq!(names(&strict(&text).unwrap()), three, "{text}");
-    }
-}
-
-#[test]
-fn the_items_of_a_typed_list_inherit_their_kind() {
-    for text in [
-        "{apiVersion: v1, kind: PodList, metadata: {resourceVersion: '1'}, items: [{metadata: {name: a}}]}",
-        "{items: [{metadata: {name: a}}], kind: PodList, apiVersion: v1}",
-        "{\"items\": [{\"metadata\": {\"name\": \"a\"}}], \"kind\": \"PodList\", \"apiVersion\": \"v1\"}",
-        "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicyList, items: [{metadata: {name: a}, spec: {podSelector: {}}}]}",
-        "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: PodList, items: [{metadata: {name: a}}]}]}",
-    ] {
-        assert_eq!(names(&strict(text).unwrap()), ["default/a"], "{text}");
-    }
-    let loaded =
-        strict("{apiVersion: apps/v1, kind: DeploymentList, items: [{metadata: {name: a}}, {metadata: {name: b}}]}")
-            .unwrap();
-    assert_eq!(loaded.skipped, [("apps/v1 Deployment".to_owned(), 2)].into());
-}
-
-#[test]
-fn an_old_policy_in_a_typed_list_is_not_passed_over() {
-    let errors = errors("{apiVersion: extensions/v1beta2, kind: NetworkPolicyList, items: [{metadata: {name: a}}]}");
-    assert!(errors[0].contains("apiVersion: NetworkPolicy of \"extensions/v1beta2\" is not supported"), "{errors:?}");
-}
-
-#[test]
-fn a_list_that_could_hide_objects_is_an_error_in_both_modes() {
-    for (text, expected) in [
-        (
-            "{apiVersion: v1, kind: List, item: []}",
-            "t.yaml:1: item: unknown field \"item\", expected apiVersion, kind, metadata or items",
-        ),
-        ("{apiVersion: v1, kind: List}", "t.yaml:1: the list has no `items`"),
-        ("{apiVersion: v1, kind: PodList, items: {}}", "t.yaml:1: items: not a list"),
-        ("{apiVersion: x/v1, kind: ThingList, items: 7}", "t.yaml:1: items: not a list"),
-        ("{kind: [List], items: []}", "t.yaml:1: the object has no `apiVersion`"),
-        ("[1]", "t.yaml:1: not an object"),
-        ("word", "t.yaml:1: not an object"),
-    ] {
-        for strictness in [Strictness::Strict, Strictness::Lenient] {
-            let errors = load_text("t.yaml", text, strictness).unwrap_err();
-            let message = errors.to_string();
-            assert!(message.starts_with(expected), "{message}");
-        }
-    }
-}
-
-#[test]
-fn other_kinds_are_counted_and_skipped() {
-    let text = "{apiVersion: apps/v1, kind: Deployment}\n---\n{apiVersion: v1, kind: Service, items: [1]}\n---\n{apiVersion: apps/v1, kind: Deployment}";
-    let loaded = strict(text).unwrap();
-    assert_eq!(loaded.skipped, [("apps/v1 Deployment".to_owned(), 2), ("v1 Service".to_owned(), 1)].into());
-    assert!(loaded.objects.is_empty() && loaded.warnings.is_empty());
-}
-
-#[test]
-fn what_does_not_say_its_kind_is_an_error_and_stands_for_what_it_looks_like_where_faults_are_survived() {
-    for (text, problem, stands_for) in [
-        ("{apiVersion: v1, metadata: {name: a}}", "the object has no `kind`", None),
-        ("{kind: Pod, metadata: {name: a}, status: {podIP: 10.0.0.1}}", "the object has no `apiVersion`", None),
-        ("{apiVersion: v1, kind: [Pod]}", "kind: `kind` is not a name", None),
-        ("{metadata: {name: a}, spec: {podSelector: {}}}", "the object has no `apiVersion`", Some("default/a")),
-        (
-            "{apiVersion: networking.k8s.io/v1, metadata: {name: a}, spec: {policyTypes: []}}",
-            "the object has no `kind`",
-            Some("default/a"),
-        ),
-        ("{kind: NetworkPolicy, metadata: {name: a, namespace: b}}", "the object has no `apiVersion`", Some("b/a")),
-        (
-            "{apiVersion: example.com/v1, metadata: {name: a}, spec: {podSelector: {}}}",
-            "the object has no `kind`",
-            None,
-        ),
-        ("7", "not an object", None),
-    ] {
-        let other = "{apiVersion: v1, kind: Node, metadata: {name: n1}}";
-        let text = format!("{{apiVersion: v1, kind: List, items: [{text}, {other}]}}");
-        let [error] = &errors(&text)[..] else { panic!("one error expected: {text}\n{:?}", errors(&text)) };
-        assert!(error.contains(problem), "{error}");
-        let loaded = lenient(&text);
-        let policies: Vec<_> = loaded
-            .objects
-            .iter()
-            .filter_map(|object| match object {
-                Object::Policy(policy) => {
-                    Some((policy.name.to_string(), policy.fault.is_some(), policy.ingress.clone()))
-                }
-                _ => None,
-            })
-            .collect();
-        let expected: Vec<_> = stands_for.into_iter().map(|name| (name.to_owned(), true, Some(vec![]))).collect();
-        assert_eq!(policies, expected, "{text}");
-        assert_eq!((loaded.objects.len(), loaded.faulty), (1 + expected.len(), 1), "{text}");
-    }
-}
-
-#[test]
-fn a_syntax_error_is_an_error_in_both_modes_with_its_line() {
-    for (text, expected) in [
-        ("a: 1\nb: [", "t.yaml:2: unclosed bracket '['|correct the YAML; no object of this file was read"),
-        (
-            "a: 1\na: 2\n",
-            "t.yaml:2: key \"a\" is given twice in one mapping|remove one of the two: it is undefined which one counts",
-        ),
-        (
-            "{\"a\": 1,\n\"b\": {\"c\": 1, \"c\": 2}}",
-            "t.yaml:2: key \"c\" is given twice in one mapping|remove one of the two: it is undefined which one counts",
-        ),
-        (
-            "{\"items\": [],\n\"items\": []}",
-            "t.yaml:2: key \"items\" is given twice in one mapping|remove one of the two: it is undefined which one counts",
-        ),
-        ("{\"a\": 1,\n\"b\" 2}", "t.yaml:2: expected `:`|correct the JSON; no object of this file was read"),
-        (
-            "{\"a\": {\n",
-            "t.yaml:2: EOF while parsing an object|the text ends too early: check that the file is complete",
-        ),
-        (
-            "a:\n  b: {{ .Values.b }}\n",
-            "t.yaml:2: expected string scalar|this looks like a template: render it first (`helm template`)",
-        ),
-        ("a: !secret b", "t.yaml:1: unsupported tag `!secret`|correct the YAML; no object of this file was read"),
-        ("a: *b", "t.yaml:1: reference to unknown value|correct the YAML; no object of this file was read"),
-    ] {
-        for strictness in [Strictness::Strict, Strictness::Lenient] {
-            let errors = load_text("t.yaml", text, strictness).unwrap_err();
-            assert_eq!(errors.to_string(), expected.replace('|', "\n  help: "), "{text}");
-        }
-    }
-}
-
-#[test]
-fn a_syntax_error_in_json_is_told_in_terms_of_json() {
-    for (file, text, expected) in [
-        ("t.json", "{\"a\": [1,], \"b\": ]}", "t.json:1: trailing comma"),
-        ("-", "{\n \"a\": [1,], \"b\": ]}", "-:2: trailing comma"),
-        ("t.json", "{a: 1, b: ]}", "t.json:1: key must be a string"),
-        ("t.json", "[{\"a\": 1}, }", "t.json:1: "),
-    ] {
-        let message = load_text(file, text, Strictness::Lenient).unwrap_err().to_string();
-        assert!(message.starts_with(expected) && message.contains("JSON") && !message.contains("YAML"), "{message}");
-    }
-    let yaml = load_text("t.yaml", "{a: 1,\n b: ]}", Strictness::Lenient).unwrap_err().to_string();
-    assert!(yaml.contains("correct the YAML"), "{yaml}");
-}
-
-#[test]
-fn anchors_and_merge_keys_are_expanded_and_never_empty() {
-    // `serde_yaml_ng` read such a selector as an empty one, which selects every namespace.
-    let spec = "podSelector:\n  matchLabels: &labels {team: red}\ningress:\n- from:\n  - namespaceSelector: {matchLabels: {<<: *labels, tier: a}}\n  - podSelector: {matchLabels: *labels}";
-    let loaded = strict(&policy_text(spec)).unwrap();
-    let peers = policies(&loaded)[0].ingress.as_ref().unwrap()[0].peers.as_ref().unwrap();
-    let shown = format!("{peers:?}");
-    assert_eq!(shown.matches("\"red\"").count(), 2, "{shown}");
-    assert_eq!(shown.matches("\"tier\"").count(), 1, "{shown}");
-    let spec = "podSelector: &all {matchLabels: {a: b}}\ningress:\n- from:\n  - namespaceSelector: {<<: *all}";
-    let loaded = strict(&policy_text(spec)).unwrap();
-    let shown = format!("{:?}", policies(&loaded)[0].ingress);
-    assert!(shown.contains("\"a\""), "{shown}");
-}
-
-#[test]
-fn aliases_cannot_fill_the_memory() {
-    let mut bomb = format!("a0: &a0 {}\n", "x".repeat(1000));
-    for level in 1..10 {
-        let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
-        bomb.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
-    }
-    let errors = errors(&bomb);
-    assert!(errors[0].contains("budget") || errors[0].contains("limit"), "{errors:?}");
-}
-
-#[test]
-fn values_that_nest_without_end_are_refused() {
-    for text in ["[".repeat(100_000), "{\"a\":".repeat(100_000), "- ".repeat(100_000), "{a: ".repeat(300)] {
-        assert!(strict(&text).is_err());
-    }
-}
-
-#[test]
-fn thousands_of_documents_and_nodes_pass_the_parsers_limits() {
-    let many: String = (0..3000)
-        .map(|number| {
-            format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number}, labels: {{a: '1', b: '2'}}}}\n---\n")
-        })
-        .collect();
-    assert_eq!(strict(&many).unwrap().objects.len(), 3000);
-    let items: String =
-        (0..30_000).map(|number| format!("- metadata: {{name: p{number}, labels: {{a: '1', b: '2'}}}}\n")).collect();
-    let list = format!("apiVersion: v1\nkind: PodList\nitems:\n{items}");
-    assert_eq!(strict(&list).unwrap().objects.len(), 30_000);
-}
-
-#[test]
-fn legacy_octal_numbers_are_read_as_kubectl_does() {
-    let loaded = strict(&policy_text("ingress: [{ports: [{port: 017}]}]")).unwrap();
-    assert!(format!("{:?}", policies(&loaded)[0].ingress).contains("first: 15"));
 }

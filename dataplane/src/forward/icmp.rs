@@ -1,8 +1,8 @@
 //! ICMP errors to the senders of dropped packets, from the node's address.
 //!
 //! Reported drops: no route, TTL exceeded, packet too big, unreachable next hop, and as [refusals](super::refusal) Services without
-//! endpoints and addresses that no pod has. Drops by policy are silent by default, as users of NetworkPolicy expect: a client times out, and a scanner learns nothing.
-//! [Refusals](super::refusal) are the exception. A packet is too big if it must not be [fragmented](super::fragmentation): IPv6, and IPv4
+//! endpoints and addresses that no pod has. Drops by policy are silent by default, as users of NetworkPolicy expect: a client times out, and
+//! a scanner learns nothing. [Refusals](super::refusal) are the exception. A packet is too big if it must not be [fragmented](super::fragmentation): IPv6, and IPv4
 //! with "don't fragment".
 //!
 //! **Invariant.** No errors about ICMP errors, later fragments, or packets to or from group or unspecified addresses (RFC 1812 §4.3.2.7,

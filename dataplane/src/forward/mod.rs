@@ -17,9 +17,9 @@
 //! ```
 //!
 //! The vswitch is a router with one MAC address per port. On pod and host ports it answers ARP and neighbour solicitations for every
-//! address except the asker's own (proxy ARP), so pods may use any gateway. It announces the conventional ones on a new port. On the uplink it answers only for addresses of the node and its
-//! pods. ARP, neighbour discovery and router advertisements are never forwarded. A host behind the vswitch needs static routes or its own
-//! routing daemon.
+//! address except the asker's own (proxy ARP), so pods may use any gateway. It announces the conventional ones on a new port. On the uplink
+//! it answers only for addresses of the node and its pods. ARP, neighbour discovery and router advertisements are never forwarded. A host
+//! behind the vswitch needs static routes or its own routing daemon.
 //!
 //! The vswitch and the host's network stack form one node, so the TTL stays between the host port and any other port. Otherwise single-hop
 //! routing sessions would break (eBGP with TTL 1, RFC 5082 with TTL 255), and traceroute would show the node twice.

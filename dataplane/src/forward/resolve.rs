@@ -119,8 +119,8 @@ impl<T> Forwarder<T> {
         self.pending.len() + self.released.len()
     }
 
-    /// Repeats requests, announces gateways, and releases packets whose neighbours were resolved or timed out. Call it once per burst, and about ten times a
-    /// second without packets.
+    /// Repeats requests, announces gateways, and releases packets whose neighbours were resolved or timed out. Call it once per burst, and
+    /// about ten times a second without packets.
     pub fn tick(&mut self, snapshot: &Snapshot) {
         if self.has_news {
             self.has_news = false;

@@ -127,7 +127,7 @@ pub enum FlowChangeKind {
     Reset,
 }
 
-/// A flow that the cache forwards: what a worker needs to judge it again.
+/// A flow that the cache forwards, with what a worker needs for judging it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardedFlow {
     /// The ingress and egress port's slots.

@@ -33,7 +33,8 @@
 //! force, or live because the session was revoked while packets were in flight. Without the refusal, the answer would start a session of
 //! its own, which would let the refused direction pass as its reply. Allowing only requests to start sessions is no alternative, because
 //! UDP does not mark requests. A session that a newer policy cuts becomes a refusal that keeps its state, and is restored if a later policy
-//! allows it. So does a session whose pod is gone (`table/gone.rs`): the other end's packets are answered by it.
+//! allows it. A session whose pod is gone becomes a refusal too (`table/gone.rs`), by
+//! which the vswitch answers the other end's packets.
 //!
 //! **Invariant.** The table never exceeds its capacity (with several workers, by up to a sixteenth for a moment). Every entry is in the
 //! index, in its state's list and in its ports' lists. Answers do not depend on when expired entries are swept.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Each worker is the only writer of two rings, one for records and one for packet bytes. Workers never wait for the reader: records that
-//! do not fit are left out and counted. A worker wakes a reader that sleeps, at the end of a round in which it has written a record. Without a stream a worker makes a few checks per burst and per ended session, and none per packet.
+//! do not fit are left out and counted. At the end of a round in which a worker has written a record, it wakes a sleeping reader. Without a
+//! stream a worker makes a few checks per burst and per ended session, and none per packet.
 //!
 //! A packet that a tracepoint selects is reported when its fate is known, possibly seconds later and at another worker: see `traces.rs`.
 //!
@@ -17,6 +18,7 @@
 //! worker that panics during a burst may lose records of that burst.
 
 mod reader;
+mod records;
 mod selection;
 mod traces;
 mod watching;
@@ -217,7 +219,7 @@ pub(super) fn with_room(
         let (byte_writer, byte_reader) = RingBuffer::new(if plan.tracepoints.is_empty() { 0 } else { bytes });
         let left_out = Arc::new(SharedLeftOut::default());
         sources.push(reader::Source::new(record_reader, byte_reader, Arc::clone(&left_out)));
-        let records = writer::Records::new(record_writer, Arc::clone(&bell));
+        let records = records::Records::new(record_writer, Arc::clone(&bell));
         writers.push(StreamWriter::new(plan.clone(), records, byte_writer, left_out, traces.clone()));
     }
     (writers, StreamReader::new(sources, traces, bell))

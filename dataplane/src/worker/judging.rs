@@ -20,9 +20,10 @@ pub(crate) struct JudgedFlow {
 }
 
 impl Worker {
-    /// Judges the session of a flow in the kernel by the next snapshot. Changes nothing: the worker's own snapshot stays in force, and the
-    /// session's next packet judges it again. `None` if the tables deny the session, if its packets would take another way, or if only a
-    /// packet can tell.
+    /// Asks the next snapshot's tables about the session of a flow that the kernel forwards. `in_port` receives the flow's packets.
+    ///
+    /// The worker continues with its own snapshot, and the session stays as it is: its next packet is judged as usual. `None` if the worker
+    /// has no such session, if a table denies or audits it, if another port would receive its packets, or if no host has the destination.
     pub(crate) fn judge_flow(&self, next: &Snapshot, flow: &Flow, in_port: PortId) -> Option<JudgedFlow> {
         let (key, from_low) = Key::of(flow.src, flow.dst, flow.protocol, Ports::Pair(flow.sport, flow.dport));
         let (slot, _) = self.sessions.established(self.sessions.hash(&key), &key)?;

@@ -9,7 +9,7 @@ use super::state::State;
 use super::{InterfaceCounters, Kept};
 
 impl<A> Interface<A> {
-    /// Whether no interface has the port's packets, so that no host has its pod's addresses.
+    /// Whether the port's interface is known not to exist, so that no host has the pod's addresses.
     pub(super) const fn is_gone(&self) -> bool {
         self.is_missing
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bulkhead_control::object::Object;
 use bulkhead_control::source::{self, Loaded, Unenforced};
+use crossbeam_channel::{Receiver, RecvError};
 
 use super::own_node::{check_node, more_addresses, nameless, with_addresses};
 use super::{DENYING, LiveState, told};
@@ -14,6 +15,16 @@ use crate::log;
 use bulkhead_answers::services::Adapter;
 
 impl LiveState {
+    /// Returns the channel of events about the files. Pass what it receives to [`Self::hear_of_files`].
+    pub(crate) fn file_events(&self) -> Receiver<()> {
+        self.watch.events()
+    }
+
+    /// Takes an event of the channel of [`Self::file_events`].
+    pub(crate) fn hear_of_files(&mut self, event: Result<(), RecvError>) {
+        self.watch.hear(event);
+    }
+
     /// Applies what was read, or logs why not. Returns whether anything in force changed.
     pub(super) fn settle(&mut self, loaded: anyhow::Result<Loaded>) -> bool {
         let error = match loaded.and_then(|loaded| self.take(loaded)) {

@@ -9,7 +9,8 @@ use crate::{Flow, PortId, Snapshot};
 /// Removals between two calls for a pause, which take a millisecond.
 const PER_PAUSE: usize = 1 << 10;
 
-/// A flow counts as in use until this time after its lease, in nanoseconds: longer than the pauses of a connection that notices a delay.
+/// Time after the end of its lease during which a flow still counts as in use: 1 s, in nanoseconds. A connection that pauses for longer does
+/// not notice that its next packet goes to a worker.
 const RECENT: u64 = 1_000_000_000;
 
 impl FlowTable {

@@ -11,13 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bulkhead_classifier::OriginId;
 
-use super::flow_encoding::{MOVES, encode, origin_number};
-use super::flow_layout::{FlowKey, FlowValue, cells, decisions, part, place, traffic, value};
+use super::flow_encoding::{encode, origin_number};
+use super::flow_layout::{FlowKey, FlowValue, cells, decisions, place, traffic};
 use super::map::{MAP_ARRAY, MAP_LRU_HASH, MAP_PERCPU_ARRAY, MAPPABLE, Map, MapKind};
 use super::mapping::Mapping;
 use super::{flow_renewal, small_size};
 use crate::io::{CachedFlow, CachedTraffic, FlowHandshake, FlowLatch, FlowSlot, FlowStart};
-use crate::{PortId, Snapshot};
 
 /// Maximum flows in the kernel, 30 MB of its memory: two for each of 65,000 connections, 600 per pod on a node of 110. Packets of evicted
 /// flows go to the workers.
@@ -28,9 +27,6 @@ const PAGE: usize = 4096;
 
 /// The bit of a latch's cell that is set while the latch is open.
 const OPEN: u64 = 1 << cells::OPEN_BIT;
-
-/// The epoch of a closed port, which no flow has.
-const CLOSED: u64 = u64::MAX;
 
 /// The maps of a flow cache, and the process's access to them.
 #[derive(Debug)]
@@ -46,9 +42,9 @@ pub(super) struct FlowTable {
     added: AtomicU64,
     failed: AtomicU64,
     /// How often an epoch cell was written.
-    endings: AtomicU64,
+    pub(super) endings: AtomicU64,
     /// The epoch of each port in the latest snapshot, by port number.
-    expected: Box<[AtomicU64]>,
+    pub(super) expected: Box<[AtomicU64]>,
 }
 
 /// The slots in use. A returned slot is reused last, so that packets in flight for the old port do not reach a new one. No port gets slot
@@ -124,19 +120,9 @@ impl FlowTable {
             expected: (0..cells::EPOCH_COUNT).map(|_| AtomicU64::new(0)).collect(),
         };
         if is_new {
-            table.epochs().for_each(|epoch| epoch.store(CLOSED, Ordering::SeqCst));
+            table.leave_all();
         }
         Ok(table)
-    }
-
-    fn epochs(&self) -> impl Iterator<Item = &AtomicU64> {
-        (0..cells::EPOCH_COUNT).map(|at| self.cell(cells::EPOCHS + at * 8))
-    }
-
-    /// Returns a generation higher than that of every flow in the maps.
-    pub(super) fn next_generation(&self) -> u64 {
-        let known = self.epochs().map(|epoch| epoch.load(Ordering::SeqCst)).filter(|&epoch| epoch != CLOSED);
-        known.map(|epoch| epoch >> MOVES).max().unwrap_or(0) + 1
     }
 
     /// Marks a slot of the previous process as in use.
@@ -144,50 +130,6 @@ impl FlowTable {
         if let Some(used) = self.slots().used.get_mut(usize::from(slot.0)) {
             *used = true;
         }
-    }
-
-    /// Prepares for flows that are confirmed for a snapshot before its publication: [`moved`](Self::moved) ends them too.
-    pub(super) fn expect(&self, snapshot: &Snapshot) {
-        for id in snapshot.ids() {
-            self.expected[id.index()].store(snapshot.epoch(id), Ordering::SeqCst);
-        }
-    }
-
-    /// Ends the flows of older snapshots, of all ports whose epochs the snapshot changes. Must be called before publishing the snapshot, so
-    /// that flows added by the old snapshot stay unused. A confirmed flow has the snapshot's epoch and is valid before and after.
-    pub(super) fn enter(&self, snapshot: &Snapshot) {
-        self.expect(snapshot);
-        for id in snapshot.ids() {
-            let next = |cell: u64| next_epoch(cell, snapshot.epoch(id));
-            let _ = self.epoch_cell(id).fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
-        }
-        self.endings.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Ends all flows from and to a port until [`enter`](Self::enter) sees another epoch of it.
-    pub(super) fn leave(&self, port: PortId) {
-        self.epoch_cell(port).store(CLOSED, Ordering::SeqCst);
-    }
-
-    /// Calls of [`moved`](Self::moved) for a port since it was last open, modulo 65,536. Must be read before the snapshot and the neighbours.
-    pub(super) fn moves(&self, port: PortId) -> u16 {
-        (self.epoch_cell(port).load(Ordering::SeqCst) & ((1 << MOVES) - 1)) as u16
-    }
-
-    /// Ends all flows from and to a port, and counts that as a call for [`moves`](Self::moves).
-    pub(super) fn moved(&self, port: PortId) {
-        let expected = self.expected[port.index()].load(Ordering::SeqCst);
-        // Flows that are confirmed for the next snapshot end too. If the count overflows, the cell has a later snapshot's epoch, which
-        // no flow has yet.
-        let next = |epoch: u64| (epoch != CLOSED).then(|| next_epoch(epoch, expected).unwrap_or(epoch) + 1);
-        let _ = self.epoch_cell(port).fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
-        // After the cell, so that a reader of the new number sees the new cell.
-        self.endings.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Returns a counter that increases whenever [`moves`](Self::moves) of any port may have changed.
-    pub(super) fn endings(&self) -> u64 {
-        self.endings.load(Ordering::SeqCst)
     }
 
     pub(super) fn add(&self, flow: &CachedFlow) {
@@ -226,25 +168,6 @@ impl FlowTable {
             // If the kernel refuses, the flow ends with its epoch.
             let _ = self.flows.insert(&key, &confirmed);
         }
-    }
-
-    /// Whether the snapshot changes the epoch of a port with flows.
-    pub(super) fn is_changing(&self, snapshot: &Snapshot) -> bool {
-        snapshot.ids().any(|id| {
-            let cell = self.epoch_cell(id).load(Ordering::SeqCst);
-            cell != CLOSED && next_epoch(cell, snapshot.epoch(id)).is_some()
-        })
-    }
-
-    /// Whether the epochs of both ports of a flow allow it, and whether the snapshot changes one of them.
-    pub(super) fn is_ending(&self, flow: &FlowValue, snapshot: &Snapshot) -> bool {
-        let ends = [(value::FROM, value::FROM_EPOCH), (value::TO, value::TO_EPOCH)].map(|(port, epoch)| {
-            let port = PortId(u16::from_ne_bytes(part(flow, port)));
-            let (cell, own) = (self.epoch_cell(port).load(Ordering::SeqCst), u64::from_ne_bytes(part(flow, epoch)));
-            let next = snapshot.port(port).map_or(u64::MAX, |_| snapshot.epoch(port));
-            (cell <= own, own >> MOVES < next)
-        });
-        ends.iter().all(|(is_valid, _)| *is_valid) && ends.iter().any(|(_, is_changed)| *is_changed)
     }
 
     pub(super) fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
@@ -335,10 +258,6 @@ impl FlowTable {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn epoch_cell(&self, port: PortId) -> &AtomicU64 {
-        self.cell(cells::EPOCHS + i32::from(port.0) * 8)
-    }
-
     fn latch(&self, latch: FlowLatch) -> &AtomicU64 {
         self.cell(cells::LATCHES + i32::from(latch.0) * 8)
     }
@@ -368,16 +287,6 @@ impl FlowTable {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.mapped.len(), "a cell is in the map");
         // SAFETY: as in `cell`.
         unsafe { self.mapped.start().add(offset).cast::<AtomicU32>().as_ref() }
-    }
-}
-
-/// Returns the value of an epoch cell for a later snapshot: the count of moves stays, so that flows which were judged before a move stay
-/// invalid. `None` if the cell has the snapshot's epoch.
-const fn next_epoch(cell: u64, epoch: u64) -> Option<u64> {
-    match cell {
-        CLOSED => Some(epoch << MOVES),
-        _ if cell >> MOVES < epoch => Some(epoch << MOVES | cell & ((1 << MOVES) - 1)),
-        _ => None,
     }
 }
 

@@ -82,6 +82,7 @@ mod features;
 mod flow_cache;
 mod flow_changes;
 mod flow_encoding;
+mod flow_epochs;
 mod flow_headers;
 mod flow_layout;
 mod flow_program;

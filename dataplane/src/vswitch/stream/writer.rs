@@ -4,49 +4,18 @@ use std::sync::Arc;
 
 use rtrb::Producer;
 
+use super::records::Records;
 use super::selection::Selection;
 use super::traces::{Mark, Traces};
-use super::{
-    Judgement, LONGEST_SNAP, LeftOut, MOST_TRACEPOINTS, Record, Ringer, SharedLeftOut, StreamPlan, Tracepoint,
-};
+use super::{Judgement, LONGEST_SNAP, LeftOut, MOST_TRACEPOINTS, Record, SharedLeftOut, StreamPlan, Tracepoint};
 use crate::flow::Translation;
 use crate::packet::{self, LinkType};
 use crate::vswitch::arrivals::Arrivals;
-use crate::vswitch::bell::Bell;
 use crate::worker::{Judgements, Worker};
 use crate::{DropReason, Flow, Outcome, PortId, SessionState, Verdict};
 
 /// The receiving port in reports of packets whose receiving port is unknown.
 const NOWHERE: PortId = PortId(u16::MAX);
-
-/// The writing end of a worker's ring of records, with the reader's bell.
-#[derive(Debug)]
-pub(super) struct Records {
-    ring: Producer<Record>,
-    bell: Arc<Bell<Ringer>>,
-    /// Whether a record was written after the last [`ring`](Self::ring).
-    is_news: bool,
-}
-
-impl Records {
-    pub(super) const fn new(ring: Producer<Record>, bell: Arc<Bell<Ringer>>) -> Self {
-        Self { ring, bell, is_news: false }
-    }
-
-    /// Writes a record. Returns false if the ring is full.
-    fn push(&mut self, record: Record) -> bool {
-        self.is_news = true;
-        self.ring.push(record).is_ok()
-    }
-
-    /// Wakes a sleeping reader if records were written.
-    #[inline]
-    fn ring(&mut self) {
-        if std::mem::take(&mut self.is_news) {
-            self.bell.ring();
-        }
-    }
-}
 
 /// The writing end of a stream.
 #[derive(Debug)]
@@ -298,7 +267,7 @@ impl StreamWriter {
             let trace = traces.at(place);
             if trace.tracepoints != 0 {
                 // Writes both or neither: the reader takes as many bytes as the record says.
-                let has_room = !self.records.ring.is_full() && self.bytes.push_entire_slice(&trace.bytes).is_ok();
+                let has_room = !self.records.is_full() && self.bytes.push_entire_slice(&trace.bytes).is_ok();
                 let captured = u16::try_from(trace.bytes.len()).unwrap_or(LONGEST_SNAP);
                 let (tracepoints, judgement, meant_for) = (trace.tracepoints, trace.judgement, trace.meant_for);
                 match has_room {

@@ -50,8 +50,8 @@ impl TcDatapath {
         Duration::from_nanos(if is_forwarding { now.saturating_sub(alive_until) } else { 0 })
     }
 
-    /// Tells the programs from now on that workers are alive, until [`stop_beating`](Self::stop_beating) or the end of the process. Calls `each` with each
-    /// absence, the previous process's first, from another thread. Has an effect only once.
+    /// Tells the programs from now on that workers are alive, until [`stop_beating`](Self::stop_beating) or the end of the process. Calls
+    /// `each` with each absence, the previous process's first, from another thread. Has an effect only once.
     ///
     /// # Errors
     /// If the system cannot create a thread.

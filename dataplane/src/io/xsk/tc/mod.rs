@@ -38,7 +38,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -46,6 +45,7 @@ use std::time::Duration;
 
 pub use attachment::TcAttachment;
 pub use heartbeat::Absence;
+pub use trunk::{claim as claim_trunk, claimant as trunk_claimant};
 
 use super::bpf::{self, Hook};
 use super::error::XskError;
@@ -367,21 +367,6 @@ fn remove_filters(own: &[u32]) -> io::Result<usize> {
     let links = super::links()?;
     let hooks = links.iter().flat_map(|link| [Hook::TcIngress, Hook::TcEgress].map(|hook| (hook, link.index)));
     Ok(hooks.filter(|&(hook, interface)| filter::remove_left(hook, interface, name_of(hook), own)).count())
-}
-
-/// Claims the trunk with this first end for a vswitch that has none, so that no other vswitch starts in the calling thread's network
-/// namespace. [`TcDatapath::new`] claims it too.
-///
-/// # Errors
-/// [`XskError::TrunkInUse`] if another process has claimed it, or if the system refuses.
-pub fn claim_trunk(first: &str) -> Result<UnixListener, XskError> {
-    trunk::claim(first)
-}
-
-/// Returns a connection to the process that has claimed the trunk with this first end. Nothing is sent on it, and it ends with that
-/// process's claim. `None` if no process in the calling thread's network namespace has claimed the trunk.
-pub fn trunk_claimant(first: &str) -> Option<UnixStream> {
-    trunk::claimant(first)
 }
 
 /// Returns the slots of the open interfaces in the map, by interface index.

@@ -170,8 +170,9 @@ fn draw_number() -> u32 {
     LOWEST | random & (LOWEST - 1)
 }
 
-/// Connects to the process that has claimed the trunk. `None` if no process in the calling thread's network namespace has.
-pub(super) fn claimant(trunk: &str) -> Option<UnixStream> {
+/// Returns a connection to the process that has claimed the trunk with this first end. Nothing is sent on it, and it ends with that
+/// process's claim. `None` if no process in the calling thread's network namespace has claimed the trunk.
+pub fn claimant(trunk: &str) -> Option<UnixStream> {
     UnixStream::connect_addr(&name_of(trunk).ok()?).ok()
 }
 
@@ -179,8 +180,12 @@ fn name_of(trunk: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("bulkhead/{trunk}"))
 }
 
-/// Claims the trunk: binds an abstract socket name, which only one process per network namespace can.
-pub(super) fn claim(trunk: &str) -> Result<UnixListener, XskError> {
+/// Claims the trunk with this first end: binds an abstract socket name, which only one process per network namespace can. The claim ends
+/// with the listener.
+///
+/// # Errors
+/// [`XskError::TrunkInUse`] if another process has claimed it, or if the system refuses.
+pub fn claim(trunk: &str) -> Result<UnixListener, XskError> {
     let failed = |source: io::Error| XskError::system(trunk, "claim the trunk", source);
     let address = name_of(trunk).map_err(failed)?;
     UnixListener::bind_addr(&address).map_err(|source| match source.kind() {

@@ -14,8 +14,9 @@ use crate::support::{Net, SMALL, pool};
 use bulkhead_classifier::{Action, OriginId, Rule, Tables};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowStart, Frame, FramePool, Initiator,
-    Interface, KernelFlowCache, KernelFlows, PollSet, Port, XdpMode, XskPort, poll, takes_xdp_frames,
+    CachedFlow, CachedTraffic, FirstNumbers, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowStart, Frame,
+    FramePool, Initiator, Interface, KernelFlowCache, KernelFlows, PollSet, Port, XdpMode, XskPort, poll,
+    takes_xdp_frames,
 };
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::{
@@ -489,19 +490,19 @@ fn a_connection_begins_with_the_segment_of_its_initiator_that_ends_its_handshake
         let add = |lab: &Lab, end: Initiator| {
             lab.cache.add(&CachedFlow { start: FlowStart::Handshake(HANDSHAKE, end), ..lab.flow(flow) });
         };
-        lab.cache.await_handshake(HANDSHAKE, 0x0102_0304);
+        lab.cache.await_handshake(HANDSHAKE, FirstNumbers { initiator: 9, responder: Some(0x0102_0304) });
         add(&lab, Initiator::Destination);
         assert!(!lab.is_cached(&acknowledging(0x0102_0304, ACK)), "the other end has to acknowledge it");
         add(&lab, Initiator::Source);
         assert!(!lab.is_cached(&acknowledging(0x0102_0305, ACK)), "something else");
         assert!(!lab.is_cached(&acknowledging(0x0102_0304, SYN | ACK)));
-        assert!(!lab.cache.has_ended(HANDSHAKE));
+        assert!(!lab.cache.steps(HANDSHAKE).has_ended);
         assert!(lab.is_cached(&acknowledging(0x0102_0304, ACK)));
-        assert!(lab.cache.has_ended(HANDSHAKE));
+        assert!(lab.cache.steps(HANDSHAKE).has_ended);
         assert!(lab.is_cached(&acknowledging(77, ACK)), "whatever comes after it");
         add(&lab, Initiator::Destination);
         assert!(lab.is_cached(&acknowledging(78, ACK)));
-        lab.cache.await_handshake(HANDSHAKE, 1);
-        assert!(!lab.cache.has_ended(HANDSHAKE) && !lab.is_cached(&acknowledging(1, ACK)));
+        lab.cache.await_handshake(HANDSHAKE, FirstNumbers { initiator: 9, responder: Some(1) });
+        assert!(!lab.cache.steps(HANDSHAKE).has_ended && !lab.is_cached(&acknowledging(1, ACK)));
     }
 }

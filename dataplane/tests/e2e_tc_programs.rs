@@ -1,6 +1,7 @@
 //! The tc programs on real veths.
 
 mod away;
+mod handshake;
 
 use std::net::UdpSocket;
 use std::path::PathBuf;
@@ -11,8 +12,9 @@ use crate::support::translate::{Random, TCP, UDP, checksum_at, translated};
 use crate::support::{Net, SMALL, pool, run, two_ports};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    Away, CachedFlow, FlowCache, FlowHandshake, FlowLatch, FlowStart, Frame, FramePool, Initiator, KernelFlows,
-    LinkInfo, Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, XskPort, remove_tc_datapath, tc_programs,
+    Away, CachedFlow, FirstNumbers, FlowCache, FlowHandshake, FlowLatch, FlowStart, Frame, FramePool, Initiator,
+    KernelFlows, LinkInfo, Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, XskPort, remove_tc_datapath,
+    tc_programs,
 };
 use bulkhead_dataplane::{Affinity, Flow, PortId, PortKind};
 

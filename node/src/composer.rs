@@ -399,7 +399,9 @@ mod tests {
     use bulkhead_control::pipeline::Pipeline;
     use bulkhead_control::processor::Scope;
     use bulkhead_control::source::{Strictness, load_text};
-    use bulkhead_dataplane::io::{CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot};
+    use bulkhead_dataplane::io::{
+        CachedFlow, CachedTraffic, FirstNumbers, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowSteps,
+    };
     use bulkhead_dataplane::{Link, PortKind};
 
     use super::*;
@@ -556,10 +558,14 @@ mod tests {
 
         fn confirm(&self, _: &CachedFlow) {}
 
-        fn await_handshake(&self, _: FlowHandshake, _: u32) {}
-
-        fn has_ended(&self, _: FlowHandshake) -> bool {
+        fn forwards_answers(&self) -> bool {
             false
+        }
+
+        fn await_handshake(&self, _: FlowHandshake, _: FirstNumbers) {}
+
+        fn steps(&self, _: FlowHandshake) -> FlowSteps {
+            FlowSteps::default()
         }
 
         fn passed(&self, _: FlowLatch) -> u64 {

@@ -83,7 +83,7 @@ pub fn answers(stream: &mut TcpStream) -> bool {
     stream.write_all(b"x").is_ok() && stream.read_exact(&mut byte).is_ok()
 }
 
-/// How long [`settle`] talks. From the SYN-ACK on, the kernel forwards a connection for half a second before a worker gets its packets
+/// How long [`settle`] talks. From its SYN on, the kernel forwards a connection for half a second before a worker gets its packets
 /// again and can add it for its whole life. This is twice that.
 const SETTLED: Duration = Duration::from_secs(1);
 

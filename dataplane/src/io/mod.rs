@@ -48,8 +48,8 @@ pub use capture_writer::CaptureWriter;
 #[cfg(target_os = "linux")]
 pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
 pub use flow_cache::{
-    CachedFlow, CachedTraffic, FlowCache, FlowChange, FlowChangeKind, FlowHandshake, FlowLatch, FlowSlot, FlowStart,
-    ForwardedFlow, HANDSHAKES, Initiator, KernelFlows, RENEWED_IN_LAST,
+    CachedFlow, CachedTraffic, FirstNumbers, FlowCache, FlowChange, FlowChangeKind, FlowHandshake, FlowLatch, FlowSlot,
+    FlowStart, FlowSteps, ForwardedFlow, HANDSHAKES, Initiator, KernelFlows, NEAR, RENEWED_IN_LAST,
 };
 #[cfg(target_os = "linux")]
 pub use frame_pool::FramePool;

@@ -263,10 +263,22 @@ impl SessionTable {
         self.timeouts[self.entry(slot).class() as usize]
     }
 
-    /// Returns the slot of a TCP session that is not established, and its timeout in nanoseconds. `None` for any other session.
+    /// Returns the slot of a TCP session that is not established, and its timeout in nanoseconds. `None` for any other session, and if
+    /// workers must see all segments.
     pub(crate) fn begun(&self, hash: u64, key: &Key) -> Option<(Slot, u64)> {
         let slot = self.lookup(hash, key)?;
-        (self.entry(slot).class() == Class::New).then_some((slot, self.timeouts[Class::New as usize]))
+        let is_begun = self.entry(slot).class() == Class::New && self.config.tcp_window != TcpWindow::Strict;
+        is_begun.then_some((slot, self.timeouts[Class::New as usize]))
+    }
+
+    /// Whether the slot has a session or refusal with this key that has not expired.
+    pub(crate) fn is_alive(&self, slot: Slot, key: &Key, now: u64) -> bool {
+        self.has_key(slot, key) && !self.is_expired(slot, now)
+    }
+
+    /// Returns the slot of the session or refusal with this key, also if it has expired.
+    pub(crate) fn slot_of(&self, hash: u64, key: &Key) -> Option<Slot> {
+        self.lookup(hash, key)
     }
 
     /// Returns the entry in a slot returned by [`SessionTable::find`] or [`SessionTable::create`].

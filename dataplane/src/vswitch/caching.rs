@@ -6,7 +6,7 @@
 //! A flow in use asks for a renewal before its lease ends, with a copy of a packet. The worker judges the copy and renews the flow without
 //! forwarding its packets.
 //!
-//! A TCP connection is added as a whole at its SYN-ACK (`openings.rs`), because short connections would end before they are sampled.
+//! A TCP connection is added as a whole at its SYN or SYN-ACK (`openings.rs`), because short connections would end before they are sampled.
 //!
 //! A latch is opened when a round has sent all packets that were in the ports' queues at its begin, and the flow was quiet long enough that
 //! no packet can be overtaken. See [`crate::io::FlowCache`].
@@ -320,7 +320,8 @@ impl Caching {
     /// Returns the ports and the translation of a packet's flow. `None` if the flow may not be cached.
     fn flow_way(&self, about: &About<'_>, packet: &Received<'_>, judged: &Judged) -> Option<FlowWay> {
         // Packets that leave by their ingress slot stay with the worker: in tests, the kernel did not send them back there.
-        let (from, to, out) = self.way(packet, judged).filter(|(from, to, _)| from != to)?;
+        let is_hit = judged.session == Some(SessionState::Hit);
+        let (from, to, out) = self.way(packet, judged).filter(|(from, to, _)| is_hit && from != to)?;
         let translated = about.engine.translated(judged);
         if matches!(translated, Some(Translated::Error(_))) {
             return None;
@@ -331,10 +332,11 @@ impl Caching {
         (!is_kept).then_some(FlowWay { from, to, out, translation })
     }
 
-    /// Returns the slots of the receiving and the output port, and the output port, of a hit. `None` if the cache does not reach them.
+    /// Returns the slots of the receiving and the output port, and the output port, of a forwarded packet. `None` if the cache does not reach
+    /// them.
     fn way(&self, packet: &Received<'_>, judged: &Judged) -> Option<(FlowSlot, FlowSlot, PortId)> {
         let slot = |port: PortId| self.slots.get(port.index()).copied().flatten();
-        let out = judged.verdict.out_port().filter(|_| judged.session == Some(SessionState::Hit))?;
+        let out = judged.verdict.out_port()?;
         let (from, to) = (slot(packet.in_port)?, slot(out)?);
         // A packet in several frames is longer than its first frame.
         let is_whole = packet.wire_len <= packet.frame.len();

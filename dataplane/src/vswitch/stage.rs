@@ -154,7 +154,7 @@ impl Stage {
         self.now = now;
         if let Some(caching) = &mut self.caching {
             caching.begin(now);
-            caching.end_handshakes(&mut self.engine, now, now);
+            caching.follow_due(&mut self.engine, now);
         }
         if let Some(stream) = &mut self.ledger.stream {
             stream.begin_round(now, snapshot.generation());
@@ -217,6 +217,9 @@ impl Stage {
 
     /// Begins to end the sessions of a port whose pod is gone.
     pub(super) fn end(&mut self, id: PortId) {
+        if let Some(caching) = &mut self.caching {
+            caching.follow_all(&mut self.engine, self.now);
+        }
         self.engine.end_port(id);
     }
 
@@ -301,8 +304,8 @@ impl Stage {
     /// Closes all ports. Afterwards the worker neither receives nor hands over packets.
     pub(super) fn halt(&mut self) {
         if let Some(caching) = &mut self.caching {
-            // The process that adopts the sessions does not know pending handshakes, so they are settled now.
-            caching.end_handshakes(&mut self.engine, u64::MAX, self.now);
+            // The process that adopts the sessions does not know the openings, so they are settled now.
+            caching.follow_all(&mut self.engine, self.now);
         }
         self.ports.close_all(&mut self.pool, &mut self.ledger);
     }

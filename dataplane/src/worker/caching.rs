@@ -1,9 +1,9 @@
 //! Tells the flow cache which flows of sessions it may forward, and for how long.
 
 use super::Worker;
-use crate::io::{FlowChange, FlowChangeKind};
+use crate::io::{FirstNumbers, FlowChange, FlowChangeKind, FlowSteps, Initiator};
 use crate::packet::{self, Inner, Payload, Plain, Ports, TcpFlags};
-use crate::session::{Direction, Key, Match};
+use crate::session::{Direction, Key, Match, Slot};
 use crate::{Flow, LinkType, PortId};
 
 use bulkhead_classifier::{OriginId, protocol};
@@ -24,50 +24,78 @@ pub(crate) struct Cacheable {
     pub(crate) timeout: u64,
 }
 
-/// The session of a connection whose SYN-ACK is about to be sent.
+/// The session of a connection whose SYN or SYN-ACK is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
-    /// The addresses and ports of the SYN-ACK as received.
+    /// The addresses and ports of the packet as received.
     pub(crate) flow: Flow,
-    pub(crate) session: SessionKey,
+    /// The end of that flow which has sent the SYN.
+    pub(crate) initiator: Initiator,
+    pub(crate) session: Opened,
     pub(crate) origin: Option<OriginId>,
     /// Timeout of the session before its handshake has ended, in nanoseconds.
     pub(crate) timeout: u64,
     /// Timeout of the session after its handshake, in nanoseconds.
     pub(crate) established: u64,
-    /// Acknowledgement number of the segment that ends the handshake.
-    pub(crate) acknowledgement: u32,
+    pub(crate) numbers: FirstNumbers,
 }
 
-/// The key and hash that find a session.
+/// A session as an [`Opening`] has found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SessionKey {
+pub(crate) struct Opened {
+    /// The session's slot in the session table.
+    pub(crate) slot: Slot,
     key: Key,
-    hash: u64,
 }
 
 impl Worker {
-    /// Returns the session of a packet of [`Worker::openings`], if it still exists. The frame must be unchanged.
+    /// Returns the session of a SYN or SYN-ACK, if the session still exists and is not established. The frame must be unchanged.
     pub(crate) fn opening(&self, frame: &[u8], in_port: PortId) -> Option<Opening> {
-        let (key, from_low, _) = plain_key(frame)?;
-        let session = SessionKey { key, hash: self.sessions.hash(&key) };
-        let (slot, timeout) = self.sessions.begun(session.hash, &key)?;
+        let (key, from_low, flags) = plain_key(frame)?;
+        if key.protocol() != protocol::TCP || !flags.has(TcpFlags::SYN) {
+            return None;
+        }
+        let (slot, timeout) = self.sessions.begun(self.sessions.hash(&key), &key)?;
         let entry = self.sessions.entry(slot);
-        if !entry.is_session_of(self.epoch) || entry.ports(Direction::Reply).0 != in_port {
+        let (Match::Key(direction) | Match::Alias(direction)) = self.sessions.matched(slot, &key, from_low);
+        if !entry.is_session_of(self.epoch) || entry.ports(direction).0 != in_port {
             return None;
         }
         let span = Payload::of(LinkType::Ethernet, frame, frame.len())?.segment()?;
-        let (origin, flow) = (origin(entry.origin), flow(&key, from_low));
-        let established = self.sessions.established_timeout();
-        Some(Opening { flow, session, origin, timeout, established, acknowledgement: span.end })
+        let (initiator, numbers) = match direction {
+            // Without the data of a TCP Fast Open, which the SYN-ACK need not acknowledge (RFC 7413 §3).
+            Direction::Forward if flags.opens() => (Initiator::Source, (span.seq.wrapping_add(1), None)),
+            Direction::Forward => return None,
+            Direction::Reply => (Initiator::Destination, (span.ack?, Some(span.end))),
+        };
+        Some(Opening {
+            flow: flow(&key, from_low),
+            initiator,
+            session: Opened { slot, key },
+            origin: origin(entry.origin),
+            timeout,
+            established: self.sessions.established_timeout(),
+            numbers: FirstNumbers { initiator: numbers.0, responder: numbers.1 },
+        })
     }
 
-    /// Establishes a connection whose SYN-ACK came at `since`, although no worker has seen the segment that ended its handshake.
-    pub(crate) fn end_handshake(&mut self, session: &SessionKey, since: u64, now: u64) {
+    /// Returns the slot of the session of a SYN, FIN or reset, and whether it is a SYN that opens a connection. `None` for all other packets
+    /// and without a session.
+    pub(crate) fn controlled(&self, frame: &[u8]) -> Option<(Slot, bool)> {
+        let (key, _, flags) = plain_key(frame).filter(|(_, _, flags)| flags.is_control())?;
+        let slot = self.sessions.slot_of(self.sessions.hash(&key), &key)?;
+        Some((slot, flags.opens()))
+    }
+
+    /// Brings the session of an [`Opening`] of the time `since` up to date with what the flow cache has forwarded of its connection. Returns
+    /// false if the session has ended.
+    pub(crate) fn follow_steps(&mut self, opened: &Opened, steps: &FlowSteps, since: u64, now: u64) -> bool {
         self.now.time = self.now.time.max(now);
-        if let Some(slot) = self.sessions.find(session.hash, &session.key, self.now.time) {
-            self.sessions.end_handshake(slot, since, self.now);
+        let is_alive = self.sessions.is_alive(opened.slot, &opened.key, self.now.time);
+        if is_alive {
+            self.sessions.follow_steps(opened.slot, steps, since, self.now);
         }
+        is_alive
     }
 
     /// Brings the session of a flow up to date with what the flow cache saw of its TCP connection.
@@ -78,7 +106,10 @@ impl Worker {
         let Some(slot) = self.sessions.find(self.sessions.hash(&key), &key, self.now.time) else { return };
         let (Match::Key(direction) | Match::Alias(direction)) = self.sessions.matched(slot, &key, from_low);
         match change.kind {
-            FlowChangeKind::Established => self.sessions.end_handshake(slot, self.now.time, self.now),
+            FlowChangeKind::Established(next) => {
+                let steps = FlowSteps { answered: Some(next), has_ended: true, fins: [false; 2] };
+                self.sessions.follow_steps(slot, &steps, self.now.time, self.now);
+            }
             FlowChangeKind::Closed => {
                 self.sessions.touch(slot, direction, Some(TcpFlags(TcpFlags::FIN | TcpFlags::ACK)), self.now);
             }

@@ -112,8 +112,8 @@ pub(super) struct Columns {
     pub(super) misses: Vec<usize>,
     /// Translations of packets and ICMP errors of all bursts since the last [`Columns::begin`]. A [`Judged`] has their position.
     pub(super) translations: Translations,
-    /// Positions of packets that are the first SYN-ACKs of their connections, and the number of packets before this burst, both since the
-    /// last [`Columns::begin`].
+    /// Positions of packets that are repeated SYNs or first SYN-ACKs of their connections, and the number of packets before this burst, both
+    /// since the last [`Columns::begin`].
     pub(super) openings: Vec<usize>,
     pub(super) before: usize,
 }
@@ -332,7 +332,7 @@ impl Burst<'_> {
         self.judged[at].translation = translation;
     }
 
-    /// Marks the packet as the first SYN-ACK of its connection.
+    /// Marks the packet as a repeated SYN or the first SYN-ACK of its connection.
     pub(super) fn open(&mut self, at: usize) {
         self.openings.push(self.before + at);
     }

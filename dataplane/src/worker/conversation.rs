@@ -197,7 +197,7 @@ impl Worker {
                 if closes && self.sessions.half_open_room() <= self.pending.len() {
                     self.settle_pending(burst);
                 }
-                if self.sessions.is_first_answer(claim.slot, claim.direction, flags) {
+                if self.sessions.is_opening(claim.slot, claim.direction, flags) {
                     burst.open(at);
                 }
                 self.sessions.touch(claim.slot, claim.direction, flags, self.now);

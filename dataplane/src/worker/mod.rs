@@ -69,7 +69,7 @@ use crate::{
 
 pub use affinity::Affinity;
 pub use audit::{AuditTap, Audited};
-pub(crate) use caching::SessionKey;
+pub(crate) use caching::Opened;
 pub(crate) use denial::denied_by;
 pub(crate) use judging::JudgedFlow;
 pub(crate) use witness::{Chosen, Judgements, Nobody, Witness};
@@ -320,7 +320,7 @@ impl Worker {
         Some(witness::outcome(&self.columns, &self.sessions, &[], at))
     }
 
-    /// Positions of packets of the last call of [`Worker::judge`] that are the first SYN-ACKs of their connections, in order.
+    /// Positions of packets of the last call of [`Worker::judge`] that are repeated SYNs or first SYN-ACKs of their connections, in order.
     pub(crate) fn openings(&self) -> &[usize] {
         &self.columns.openings
     }

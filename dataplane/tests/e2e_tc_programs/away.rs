@@ -9,10 +9,10 @@ use etherparse::PacketBuilder;
 
 use super::*;
 
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
-const ACK: u8 = 16;
+pub(super) const FIN: u8 = 1;
+pub(super) const SYN: u8 = 2;
+pub(super) const RST: u8 = 4;
+pub(super) const ACK: u8 = 16;
 
 /// Shorter than the pauses of these tests.
 const LEASE: u64 = 100_000_000;
@@ -21,16 +21,16 @@ const TIMEOUT: u64 = 4_000_000_000;
 const PAUSE: Duration = Duration::from_nanos(TIMEOUT / 2 + TIMEOUT / 8);
 
 /// Both directions of a TCP connection between two pods' interfaces.
-struct Connection {
-    lab: Lab,
+pub(super) struct Connection {
+    pub(super) lab: Lab,
     ports: [TcAttachment; 2],
     /// The interfaces' indices.
-    indices: [u32; 2],
-    flows: [CachedFlow; 2],
+    pub(super) indices: [u32; 2],
+    pub(super) flows: [CachedFlow; 2],
 }
 
 impl Connection {
-    fn new(net: Net, pins: Option<PathBuf>) -> Self {
+    pub(super) fn new(net: Net, pins: Option<PathBuf>) -> Self {
         let lab = Lab::on(net, 1, pins);
         let mut ports = ["va", "vb"].map(|name| lab.attach(name));
         lab.net.inside("sw", || ports.iter_mut().for_each(|port| port.open().unwrap()));
@@ -91,6 +91,17 @@ impl Connection {
 /// Runs the program on a segment of a flow that arrives on this interface. Returns whether it is forwarded; otherwise it goes to the worker
 /// unchanged. Call it in the interface's namespace.
 fn forwards(datapath: &TcDatapath, port: u32, flow: &CachedFlow, flags: u8) -> bool {
+    forwards_numbered(datapath, port, flow, flags, [1000, 77])
+}
+
+/// Like [`forwards`], with this sequence and acknowledgement number.
+pub(super) fn forwards_numbered(
+    datapath: &TcDatapath,
+    port: u32,
+    flow: &CachedFlow,
+    flags: u8,
+    [sequence, acknowledgement]: [u32; 2],
+) -> bool {
     let Flow { src, dst, sport, dport, .. } = flow.flow;
     let octets = |address: std::net::IpAddr| match address {
         std::net::IpAddr::V4(address) => address.octets(),
@@ -98,14 +109,14 @@ fn forwards(datapath: &TcDatapath, port: u32, flow: &CachedFlow, flags: u8) -> b
     };
     let mut builder = PacketBuilder::ethernet2(*b"ghijkl", *b"abcdef")
         .ipv4(octets(src), octets(dst), 64)
-        .tcp(sport, dport, 1000, 512);
+        .tcp(sport, dport, sequence, 512);
     for (flag, set) in [(FIN, 0), (SYN, 1), (RST, 2), (ACK, 3)] {
         builder = match (flags & flag != 0, set) {
             (false, _) => builder,
             (true, 0) => builder.fin(),
             (true, 1) => builder.syn(),
             (true, 2) => builder.rst(),
-            (true, _) => builder.ack(77),
+            (true, _) => builder.ack(acknowledgement),
         };
     }
     let mut bytes = Vec::new();
@@ -190,7 +201,7 @@ fn the_next_process_learns_which_connections_ended_and_which_began() {
     let bpf = BpfFileSystem::mount("bulkhead-away");
     let connection = Connection::new(net, Some(bpf.0.clone()));
     let (handshake, [client, server]) = (FlowHandshake(3), connection.flows);
-    connection.lab.datapath.await_handshake(handshake, 77);
+    connection.lab.datapath.await_handshake(handshake, FirstNumbers { initiator: 9, responder: Some(77) });
     let starts = [Initiator::Source, Initiator::Destination].map(|end| FlowStart::Handshake(handshake, end));
     connection.lab.datapath.add(&CachedFlow { start: starts[0], ..client });
     connection.lab.datapath.add(&CachedFlow { start: starts[1], ..server });
@@ -203,7 +214,7 @@ fn the_next_process_learns_which_connections_ended_and_which_began() {
     drop(ports);
     let next = Connection::new(lab.end(), Some(bpf.0.clone()));
     assert!(!next.lab.datapath.away().is_zero());
-    let began = FlowChange { flow: client.flow, kind: FlowChangeKind::Established };
+    let began = FlowChange { flow: client.flow, kind: FlowChangeKind::Established(77) };
     assert_eq!(next.lab.datapath.take_begun(), [began]);
     let (tell, told) = std::sync::mpsc::channel();
     next.lab.datapath.start_beating(move |absence| tell.send(absence).unwrap()).unwrap();

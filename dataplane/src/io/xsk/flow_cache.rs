@@ -77,6 +77,8 @@ impl KernelFlowCache {
 }
 
 impl HasFlows for KernelFlowCache {
+    const FORWARDS_ANSWERS: bool = false;
+
     fn table(&self) -> &FlowTable {
         &self.table
     }

@@ -3,7 +3,7 @@
 use super::flow_encoding::decode;
 use super::flow_layout::{FlowKey, FlowValue, action, key, part, place, value};
 use super::flow_table::{FlowTable, coarse_time};
-use crate::io::{FlowChange, FlowChangeKind, FlowHandshake, FlowSlot, ForwardedFlow};
+use crate::io::{FlowChange, FlowChangeKind, FlowHandshake, FlowSlot, FlowSteps, ForwardedFlow};
 use crate::{Flow, PortId, Snapshot};
 
 /// Removals between two calls for a pause, which take a millisecond.
@@ -21,8 +21,10 @@ impl FlowTable {
         let mut begun = Vec::new();
         self.for_each_flow(|key, flow| {
             let handshake = FlowHandshake(u16::from_ne_bytes(part(flow, value::LATCH)));
-            if actions(flow) & (AWAITED | action::BEGUN) == AWAITED && self.has_ended(handshake) {
-                begun.extend(decode(key).map(|flow| FlowChange { flow, kind: FlowChangeKind::Established }));
+            if actions(flow) & (AWAITED | action::BEGUN) == AWAITED
+                && let FlowSteps { answered: Some(next), has_ended: true, .. } = self.steps(handshake)
+            {
+                begun.extend(decode(key).map(|flow| FlowChange { flow, kind: FlowChangeKind::Established(next) }));
             }
         });
         begun

@@ -6,15 +6,15 @@
 //!   IPv4 without options, no fragment, or IPv6 without extension headers; hop limit above 1       | else: miss
 //!   the packet is as long as its IP header says, or longer than 65,535 bytes (BIG TCP)            | else: miss
 //!   UDP: its length is not more than the packet's and holds its header                            | else: miss
-//!   TCP: its header is in the packet; no SYN; ACK, unless it is a reset                            | else: miss
-//!   FIN and RST: an XDP program misses; a tc program stores them                                 (tc/away.rs)
+//!   TCP: its header is in the packet; ACK, unless it is a reset                                    | else: miss
+//!   SYN, FIN and RST: an XDP program misses; a tc program stores them                            (tc/handshake.rs, tc/away.rs)
 //!   key.kind, key.ports = the packet's
 //! ```
 //!
 //! Every check equals one of the worker's fast path, or is stricter.
 
 use super::flow_layout::{action, key, value};
-use super::flow_stack::{ACKNOWLEDGEMENT, AT, CONTEXT, DATA, DATA_END, ENDS, HEADERS, KEY, LENGTH, STACK};
+use super::flow_stack::{ACKNOWLEDGEMENT, AT, CONTEXT, CONTROL, DATA, DATA_END, HEADERS, KEY, LENGTH, SEQUENCE, STACK};
 use super::instruction::Operation::{Add, And, Or, ShiftLeft, ShiftRight};
 use super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
 use super::instruction::Width::{Byte, Double, Short, Word};
@@ -76,6 +76,12 @@ pub(super) enum Place {
     WithoutTag,
     /// The program counts the packet, not a worker.
     Uncounted,
+    /// The packet is no SYN-ACK.
+    NoAnswer,
+    /// The packet comes from the initiator of its TCP connection.
+    FromInitiator,
+    /// The sender's first sequence number is in a register.
+    Numbered,
     /// The packet does not end a TCP connection, or its end is recorded.
     Recorded,
     /// The bits to record are in registers.
@@ -83,7 +89,7 @@ pub(super) enum Place {
     /// The addresses and ports of the opposite direction are on the stack.
     Opposite,
     TranslatedPeer,
-    /// The lease is over, the latch is closed, or the packet ends a TCP connection.
+    /// The lease is over, the latch is closed, or the packet ends a TCP connection and no worker would learn of it.
     Unleased,
     /// The program forwards the packet.
     Leased,
@@ -117,10 +123,12 @@ pub(super) enum Extent {
     Context { len: i16, gso_size: i16 },
 }
 
-/// TCP's RST flag.
+/// TCP's flags.
+pub(super) const FIN: i32 = 0x01;
+pub(super) const SYN: i32 = 0x02;
 pub(super) const RST: i32 = 0x04;
 
-/// Clears key, acknowledgement number and ends, and stores the slot of register `slot` in the key. `slot` must not be 1.
+/// Clears key, acknowledgement number and flags, and stores the slot of register `slot` in the key. `slot` must not be 1.
 pub(super) fn clear_key(program: &mut Assembler<Place>, slot: u8) {
     program.push([Instruction::set(1, 0)]);
     for at in (0..key::LEN).step_by(8) {
@@ -267,11 +275,8 @@ fn datagram(program: &mut Assembler<Place>) {
     program.jump(Known);
 }
 
-/// Checks that a TCP header is in the packet, with ACK and without SYN. Stores FIN and RST for a tc program, which may forward the end of a
-/// connection.
+/// Checks that a TCP header is in the packet, with ACK. Stores SYN, FIN, RST and the sequence number for a tc program.
 fn segment(program: &mut Assembler<Place>, extent: Extent) {
-    const FIN_RST: i32 = 0x05;
-    const SYN: i32 = 0x02;
     const ACK: i32 = 0x10;
     program.place(Segment);
     need(program, AT, TCP);
@@ -283,12 +288,14 @@ fn segment(program: &mut Assembler<Place>, extent: Extent) {
     end_headers(program);
     program.load(Byte, 4, AT, 13);
     match extent {
-        Extent::Buffer => program.jump_if(4, Shares, FIN_RST | SYN, Miss),
+        Extent::Buffer => program.jump_if(4, Shares, SYN | FIN | RST, Miss),
         Extent::Context { .. } => {
-            program.jump_if(4, Shares, SYN, Miss);
             program.push([Instruction::copy(5, 4)]);
-            program.apply(And, 5, FIN_RST);
-            program.store(Word, STACK, 5, ENDS);
+            program.apply(And, 5, SYN | FIN | RST);
+            program.store(Word, STACK, 5, CONTROL);
+            program.load(Word, 3, AT, 4);
+            program.swap_word(3);
+            program.store(Double, STACK, 3, SEQUENCE);
             // A reset of a closed port has no ACK.
             program.jump_if(5, Shares, RST, HasAck);
         }
@@ -297,6 +304,7 @@ fn segment(program: &mut Assembler<Place>, extent: Extent) {
     program.jump_if(4, Equal, 0, Miss);
     program.place(HasAck);
     program.load(Word, 4, AT, 8);
+    program.swap_word(4);
     program.store(Word, STACK, 4, ACKNOWLEDGEMENT);
     program.place(Known);
 }

@@ -119,10 +119,25 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const LATCH_COUNT: i32 = 1 << 16;
     /// The bit of a latch that means "open", too high for the count to reach.
     pub(in crate::io::xsk) const OPEN_BIT: u32 = 62;
-    /// Handshakes: the acknowledgement number that ends each (4 bytes, network order), and whether it has ended (4 bytes).
+    /// The records of handshakes, see [`handshake`](super::handshake).
     pub(in crate::io::xsk) const HANDSHAKES: i32 = LATCHES + LATCH_COUNT * 8;
+    pub(in crate::io::xsk) const LEN: i32 =
+        HANDSHAKES + crate::io::HANDSHAKES.cast_signed() * super::handshake::LEN as i32;
+}
+
+/// Byte offsets in the record of a handshake. Sequence numbers have 4 bytes in host order. Each other field is written by the packets of one
+/// direction only, so that no step is lost.
+pub(super) mod handshake {
+    /// The number after the initiator's SYN.
+    pub(in crate::io::xsk) const INITIATOR_NEXT: i16 = 0;
+    /// Whether the handshake has ended, and which sides have sent a FIN, a byte each.
     pub(in crate::io::xsk) const HAS_ENDED: i16 = 4;
-    pub(in crate::io::xsk) const LEN: i32 = HANDSHAKES + crate::io::HANDSHAKES.cast_signed() * 8;
+    pub(in crate::io::xsk) const INITIATOR_FIN: i16 = 5;
+    pub(in crate::io::xsk) const RESPONDER_FIN: i16 = 6;
+    /// The number after the SYN-ACK, and whether there was one (4 bytes). Programs write both at once.
+    pub(in crate::io::xsk) const RESPONDER_NEXT: i16 = 8;
+    pub(in crate::io::xsk) const IS_ANSWERED: i16 = 12;
+    pub(in crate::io::xsk) const LEN: i16 = 16;
 }
 
 /// Byte offsets of per-slot, per-core counters, 8 bytes each.

@@ -19,10 +19,10 @@ pub(super) const KEY: i16 = -key::LEN;
 pub(super) const HEADERS: i16 = KEY - 8;
 /// The frame's length by the IP header, 8 bytes.
 pub(super) const LENGTH: i16 = HEADERS - 8;
-/// TCP's acknowledgement number in network order, 4 bytes; 0 for other protocols.
+/// TCP's acknowledgement number in host order, 4 bytes; 0 for other protocols.
 pub(super) const ACKNOWLEDGEMENT: i16 = LENGTH - 8;
-/// tc programs only: TCP's FIN and RST flags, 4 bytes; 0 for other protocols.
-pub(super) const ENDS: i16 = ACKNOWLEDGEMENT + 4;
+/// tc programs only: TCP's SYN, FIN and RST flags, 4 bytes; 0 for other protocols.
+pub(super) const CONTROL: i16 = ACKNOWLEDGEMENT + 4;
 /// A copy of the flow's value. Its translation part is valid only if [`IS_TRANSLATED`] is not 0.
 pub(super) const VALUE: i16 = ACKNOWLEDGEMENT - value::LEN;
 /// The number of packets on the wire that this packet is divided into, 8 bytes.
@@ -38,3 +38,5 @@ pub(super) const SLOT: i16 = NOW - 8;
 pub(super) const WAY: i16 = SLOT - 8;
 /// tc programs only: the key of the opposite direction.
 pub(super) const PEER_KEY: i16 = WAY - 8 - key::LEN;
+/// tc programs only: TCP's sequence number in host order, 8 bytes; 0 for other protocols.
+pub(super) const SEQUENCE: i16 = PEER_KEY - 8;

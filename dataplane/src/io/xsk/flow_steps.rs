@@ -8,7 +8,7 @@
 //!   unless value has begun before:
 //!     value has a handshake:
 //!       handshakes[value.latch].has_ended                                       | else:
-//!         the packet comes from the initiator, with the awaited acknowledgement | else: miss
+//!         the packet comes from the initiator and acknowledges the SYN-ACK      | else: miss
 //!         handshakes[value.latch].has_ended = true
 //!     else: latches[value.latch] is open                                        | else: counted there, unleased
 //!   coarse time < value.expires                                             | else: unleased
@@ -23,12 +23,12 @@
 use std::ops::Range;
 
 use super::flow_headers::Place::{self, Counted, Found, Latched, Miss, Open, WithTranslation};
-use super::flow_layout::{action, cells, decisions, key, traffic, value};
+use super::flow_layout::{action, cells, decisions, handshake, key, traffic, value};
 use super::flow_stack::{ACKNOWLEDGEMENT, AT, DATA, IS_TRANSLATED, KEY, LENGTH, NOW, PACKETS, SCRATCH, STACK, VALUE};
 use super::flow_table::FlowTable;
 use super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight};
 use super::instruction::Test::{AtLeast, Differs, Equal, Greater, Shares};
-use super::instruction::Width::{Double, Short, Word};
+use super::instruction::Width::{Byte, Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
 use super::map::Map;
 
@@ -122,23 +122,30 @@ pub(super) fn begin(program: &mut Assembler<Place>, table: &FlowTable, closed: P
 
 /// Jumps to `Miss` unless the handshake has ended or ends with this packet. Register 3 has the flow's actions.
 fn end_handshake(program: &mut Assembler<Place>, table: &FlowTable) {
-    numbered_cell(program, table, cells::HANDSHAKES);
-    program.load(Word, 2, 1, cells::HAS_ENDED);
+    record(program, table);
+    program.load(Byte, 2, 1, handshake::HAS_ENDED);
     program.jump_if(2, Differs, 0, Open);
     program.apply(And, 3, action::INITIATOR.into());
     program.jump_if(3, Equal, 0, Miss);
-    program.load(Word, 2, 1, 0);
+    program.load(Word, 2, 1, handshake::IS_ANSWERED);
+    program.jump_if(2, Equal, 0, Miss);
+    program.load(Word, 2, 1, handshake::RESPONDER_NEXT);
     program.load(Word, 3, STACK, ACKNOWLEDGEMENT);
     program.jump_if_register(2, Differs, 3, Miss);
     program.push([Instruction::set(2, 1)]);
-    program.store(Word, 1, 2, cells::HAS_ENDED);
+    program.store(Byte, 1, 2, handshake::HAS_ENDED);
     program.jump(Open);
 }
 
-/// Register 1 becomes the address of the flow's latch or handshake in the cells from offset `first`.
-fn numbered_cell(program: &mut Assembler<Place>, table: &FlowTable, first: i32) {
+/// Register 1 becomes the address of the record of the flow's handshake. Overwrites register 2.
+pub(super) fn record(program: &mut Assembler<Place>, table: &FlowTable) {
+    numbered_cell(program, table, cells::HANDSHAKES, handshake::LEN);
+}
+
+/// Register 1 becomes the address of the flow's latch or handshake in the cells from offset `first`, of `len` bytes each.
+fn numbered_cell(program: &mut Assembler<Place>, table: &FlowTable, first: i32, len: i16) {
     program.load(Short, 2, STACK, VALUE + value::LATCH);
-    program.apply(ShiftLeft, 2, 3);
+    program.apply(ShiftLeft, 2, len.ilog2().cast_signed());
     program.push(Instruction::value(1, &table.cells, first));
     program.apply_register(Add, 1, 2);
 }
@@ -147,7 +154,7 @@ fn numbered_cell(program: &mut Assembler<Place>, table: &FlowTable, first: i32) 
 /// counted before a worker can open it.
 fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable, closed: Place) {
     const OPEN_BIT: i32 = cells::OPEN_BIT.cast_signed();
-    numbered_cell(program, table, cells::LATCHES);
+    numbered_cell(program, table, cells::LATCHES, 8);
     program.load(Double, 2, 1, 0);
     program.apply(ShiftRight, 2, OPEN_BIT);
     program.jump_if(2, Differs, 0, Open);

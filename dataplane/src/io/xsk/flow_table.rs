@@ -12,11 +12,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bulkhead_classifier::OriginId;
 
 use super::flow_encoding::{encode, origin_number};
-use super::flow_layout::{FlowKey, FlowValue, cells, decisions, place, traffic};
+use super::flow_layout::{FlowKey, FlowValue, cells, decisions, handshake, place, traffic};
 use super::map::{MAP_ARRAY, MAP_LRU_HASH, MAP_PERCPU_ARRAY, MAPPABLE, Map, MapKind};
 use super::mapping::Mapping;
 use super::{flow_renewal, small_size};
-use crate::io::{CachedFlow, CachedTraffic, FlowHandshake, FlowLatch, FlowSlot, FlowStart};
+use crate::io::{CachedFlow, CachedTraffic, FirstNumbers, FlowHandshake, FlowLatch, FlowSlot, FlowStart, FlowSteps};
 
 /// Maximum flows in the kernel, 30 MB of its memory: two for each of 65,000 connections, 600 per pod on a node of 110. Packets of evicted
 /// flows go to the workers.
@@ -152,7 +152,7 @@ impl FlowTable {
         if self.flows.look_up(&key, &mut current).is_err() {
             return false;
         }
-        let renewed = flow_renewal::renewed(&current, &value, now, |handshake| self.has_ended(handshake));
+        let renewed = flow_renewal::renewed(&current, &value, now, |handshake| self.steps(handshake).has_ended);
         let is_renewed = renewed.is_some_and(|value| self.flows.insert(&key, &value).is_ok());
         self.added.fetch_add(is_renewed.into(), Ordering::Relaxed);
         is_renewed
@@ -170,14 +170,29 @@ impl FlowTable {
         }
     }
 
-    pub(super) fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
-        let [a, b, c, d] = acknowledgement.to_be_bytes();
-        self.handshake(handshake).store(u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), Ordering::SeqCst);
+    pub(super) fn await_handshake(
+        &self,
+        handshake: FlowHandshake,
+        FirstNumbers { initiator, responder }: FirstNumbers,
+    ) {
+        let join = |number: u32, flag: u32| {
+            let ([a, b, c, d], [e, f, g, h]) = (number.to_ne_bytes(), flag.to_ne_bytes());
+            u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+        };
+        let [first, second] = self.handshake(handshake);
+        first.store(join(initiator, 0), Ordering::SeqCst);
+        second.store(responder.map_or(0, |number| join(number, 1)), Ordering::SeqCst);
     }
 
-    pub(super) fn has_ended(&self, handshake: FlowHandshake) -> bool {
-        let bytes = self.handshake(handshake).load(Ordering::SeqCst).to_ne_bytes();
-        bytes[place(cells::HAS_ENDED.into())..] != [0; 4]
+    pub(super) fn steps(&self, handshake: FlowHandshake) -> FlowSteps {
+        let [first, second] = self.handshake(handshake).map(|half| half.load(Ordering::SeqCst).to_ne_bytes());
+        let is_set = |at: i16| first[place(at.into())] != 0;
+        let [a, b, c, d, is_answered @ ..] = second;
+        FlowSteps {
+            answered: (is_answered != [0; 4]).then_some(u32::from_ne_bytes([a, b, c, d])),
+            has_ended: is_set(handshake::HAS_ENDED),
+            fins: [handshake::INITIATOR_FIN, handshake::RESPONDER_FIN].map(is_set),
+        }
     }
 
     pub(super) fn passed(&self, latch: FlowLatch) -> u64 {
@@ -262,8 +277,10 @@ impl FlowTable {
         self.cell(cells::LATCHES + i32::from(latch.0) * 8)
     }
 
-    fn handshake(&self, handshake: FlowHandshake) -> &AtomicU64 {
-        self.cell(cells::HANDSHAKES + i32::from(handshake.0) * 8)
+    /// Returns both halves of a handshake's record.
+    fn handshake(&self, number: FlowHandshake) -> [&AtomicU64; 2] {
+        let at = cells::HANDSHAKES + i32::from(number.0) * i32::from(handshake::LEN);
+        [self.cell(at), self.cell(at + 8)]
     }
 
     /// Returns the eight bytes at an offset of the cells, for atomic access.

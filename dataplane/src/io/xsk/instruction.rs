@@ -172,6 +172,11 @@ impl<L: Copy + PartialEq + std::fmt::Debug> Assembler<L> {
         self.push([Instruction::new(0xdc, register, 0, 0, 16)]);
     }
 
+    /// Converts the register's lower 32 bits between network and host order.
+    pub(super) fn swap_word(&mut self, register: u8) {
+        self.push([Instruction::new(0xdc, register, 0, 0, 32)]);
+    }
+
     /// Resolves the jumps and returns the program.
     ///
     /// # Panics

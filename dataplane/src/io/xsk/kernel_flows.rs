@@ -5,11 +5,17 @@ use std::fmt::Debug;
 use bulkhead_classifier::OriginId;
 
 use super::flow_table::FlowTable;
-use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, ForwardedFlow, KernelFlows};
+use crate::io::{
+    CachedFlow, CachedTraffic, FirstNumbers, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowSteps, ForwardedFlow,
+    KernelFlows,
+};
 use crate::{PortId, Snapshot};
 
 /// An owner of a [`FlowTable`] whose programs forward the table's flows.
 pub(super) trait HasFlows: Debug + Send + Sync {
+    /// Whether the programs forward SYN-ACKs.
+    const FORWARDS_ANSWERS: bool;
+
     fn table(&self) -> &FlowTable;
 
     /// Whether the programs can send out of the port in this slot.
@@ -33,12 +39,16 @@ impl<T: HasFlows> FlowCache for T {
         self.table().confirm(flow);
     }
 
-    fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
-        self.table().await_handshake(handshake, acknowledgement);
+    fn forwards_answers(&self) -> bool {
+        T::FORWARDS_ANSWERS
     }
 
-    fn has_ended(&self, handshake: FlowHandshake) -> bool {
-        self.table().has_ended(handshake)
+    fn await_handshake(&self, handshake: FlowHandshake, numbers: FirstNumbers) {
+        self.table().await_handshake(handshake, numbers);
+    }
+
+    fn steps(&self, handshake: FlowHandshake) -> FlowSteps {
+        self.table().steps(handshake)
     }
 
     fn passed(&self, latch: FlowLatch) -> u64 {

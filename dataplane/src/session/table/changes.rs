@@ -7,6 +7,7 @@ use super::super::class::Class;
 use super::super::direction::Direction;
 use super::super::entry::{Entry, Moment, Slot};
 use super::SessionTable;
+use crate::io::FlowSteps;
 use crate::packet::TcpFlags;
 use crate::{Decision, DropReason, PortId};
 
@@ -26,28 +27,49 @@ impl SessionTable {
         }
     }
 
-    /// Whether a packet with these [accepted](SessionTable::assess) flags is the first SYN-ACK of a TCP connection: the initiator has only
-    /// sent SYNs so far.
-    pub(crate) fn is_first_answer(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
+    /// Whether a packet with these [accepted](SessionTable::assess) flags is a repeated SYN or the first SYN-ACK of a TCP connection: both
+    /// sides have only sent SYNs so far.
+    pub(crate) fn is_opening(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
         let entry = self.entry(slot);
-        let is_answer = flags.is_some_and(|flags| flags.has(TcpFlags::SYN) && flags.has(TcpFlags::ACK));
+        let opens = flags.is_some_and(|flags| match direction {
+            Direction::Forward => flags.opens(),
+            Direction::Reply => flags.has(TcpFlags::SYN) && flags.has(TcpFlags::ACK),
+        });
         let is_begun = entry.class() == Class::New && entry.key().protocol() == protocol::TCP;
-        let (initiator, responder) = (Direction::Forward, Direction::Reply);
-        let is_first = !entry.seen.has_acknowledged(responder) && !entry.seen.has_acknowledged(initiator);
-        direction == responder && is_answer && is_begun && is_first && self.config.tcp_window != TcpWindow::Strict
+        let is_first =
+            [Direction::Forward, Direction::Reply].into_iter().all(|side| !entry.seen.has_acknowledged(side));
+        opens && is_begun && is_first && self.config.tcp_window != TcpWindow::Strict
     }
 
-    /// Establishes a session whose handshake ended in the kernel's flow cache. `since` is the time of the SYN-ACK.
-    pub(crate) fn end_handshake(&mut self, slot: Slot, since: u64, now: Moment) {
+    /// Brings a TCP session up to date with what the kernel's flow cache has forwarded of its connection. `since` is the time of the SYN or
+    /// SYN-ACK with which the connection was added to the cache.
+    pub(crate) fn follow_steps(&mut self, slot: Slot, steps: &FlowSteps, since: u64, now: Moment) {
+        const ACK: TcpFlags = TcpFlags(TcpFlags::ACK);
+        const SYN_ACK: TcpFlags = TcpFlags(TcpFlags::SYN | TcpFlags::ACK);
+        const FIN_ACK: TcpFlags = TcpFlags(TcpFlags::FIN | TcpFlags::ACK);
+        let (initiator, responder) = (Direction::Forward, Direction::Reply);
         let entry = *self.entry(slot);
-        let is_answered = entry.seen.has_acknowledged(Direction::Reply);
-        if entry.class() != Class::New || !is_answered || entry.seen.has_acknowledged(Direction::Forward) {
-            return;
+        if entry.class() == Class::New {
+            if let Some(next) = steps.answered
+                && !entry.seen.has_acknowledged(responder)
+            {
+                self.track_answer(slot, next);
+                self.touch(slot, responder, Some(SYN_ACK), now);
+            }
+            if steps.has_ended && steps.answered.is_some() && !entry.seen.has_acknowledged(initiator) {
+                self.touch(slot, initiator, Some(ACK), now);
+                // Segments since then were not accepted, for example a reset beyond what the kernel has forwarded.
+                if entry.seen_at > since && self.entry(slot).class() == Class::Established {
+                    self.doubt(slot, now);
+                }
+            }
         }
-        self.touch(slot, Direction::Forward, Some(TcpFlags(TcpFlags::ACK)), now);
-        // Segments since then were not accepted, for example a reset beyond what the kernel has forwarded.
-        if entry.seen_at > since && self.entry(slot).class() == Class::Established {
-            self.doubt(slot, now);
+        for (side, _) in [initiator, responder].into_iter().zip(steps.fins).filter(|(_, has_closed)| *has_closed) {
+            let entry = self.entry(slot);
+            let is_open = matches!(entry.class(), Class::Established | Class::HalfClosed | Class::Doubtful);
+            if is_open && !entry.seen.knows(side, FIN_ACK) {
+                self.touch(slot, side, Some(FIN_ACK), now);
+            }
         }
     }
 

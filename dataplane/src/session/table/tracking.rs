@@ -2,7 +2,7 @@
 //! know the connection.
 //!
 //! **Accepted changes.** A SYN starts a session and may be repeated, but does not change an open one (RFC 5961 §4). An ACK establishes the
-//! session if it acknowledges what the other side has sent. A FIN or RST counts if it is within [`WINDOW`] of its sender's known position.
+//! session if it acknowledges what the other side has sent. A FIN or RST counts if it is within [`NEAR`] of its sender's known position.
 //! Everything else passes without effect.
 //!
 //! **Positions.** The table stores each direction's next sequence number. It learns them from packets that change the session, and samples
@@ -28,11 +28,8 @@ use super::super::direction::Direction;
 use super::super::entry::{Moment, NewSession, Slot};
 use super::SessionTable;
 use crate::DropReason;
+use crate::io::NEAR;
 use crate::packet::{Checksum, SeqSpan, TcpFlags};
-
-/// Maximum distance of a segment from its sender's last known position: 1 MiB. An interactive connection sends less between two samples.
-/// Receive windows are 64 KiB without scaling and up to 6 MiB on Linux. A random reset hits the window once in 2,048 times.
-const WINDOW: u32 = 1 << 20;
 
 /// Maximum distance that the first acknowledgement may cover: 64 KiB, the most that can be sent before it (RFC 7323 §2.2: SYN windows are
 /// not scaled). A blind one hits it once in 32,768 times.
@@ -123,7 +120,7 @@ impl SessionTable {
     /// other side, as when it refuses a SYN (RFC 9293 §3.10.7.3).
     fn is_near(&self, slot: Slot, direction: Direction, span: &SeqSpan) -> bool {
         let next = self.links.records()[slot as usize].next[at(direction)];
-        let is_within = |number| next != 0 && is_within(number, next, WINDOW);
+        let is_within = |number| next != 0 && is_within(number, next, NEAR);
         let may_refuse = !self.entry(slot).seen.has_sent(direction) || next == 0;
         is_within(span.seq) || is_within(span.end) || (may_refuse && self.acknowledges(slot, direction, span))
     }
@@ -134,7 +131,7 @@ impl SessionTable {
         let other = next[at(opposite(direction))];
         // A connection picked up in the middle may have more data in flight.
         let was_opened = self.entry(slot).seen.has_opened(opposite(direction));
-        let window = if was_opened { FIRST_WINDOW } else { WINDOW };
+        let window = if was_opened { FIRST_WINDOW } else { NEAR };
         next == [0; 2] || span.ack.is_some_and(|ack| other != 0 && is_within(ack, other, window))
     }
 
@@ -145,7 +142,7 @@ impl SessionTable {
         let is_credible = is_first && self.acknowledges(slot, direction, &span);
         let next = &mut self.links.records_mut()[slot as usize].next;
         let own = &mut next[at(direction)];
-        if evidence.is_bound || is_credible || (!is_first && is_within(span.end, *own, WINDOW)) {
+        if evidence.is_bound || is_credible || (!is_first && is_within(span.end, *own, NEAR)) {
             *own = known(span.end);
         }
         if let Some(ack) = span.ack.filter(|_| evidence.is_bound) {
@@ -159,6 +156,11 @@ impl SessionTable {
         let next = &mut self.links.records_mut()[slot as usize].next;
         next[at(new.direction)] = known(span.end);
         next[at(opposite(new.direction))] = span.ack.map_or(0, known);
+    }
+
+    /// Records the responder's sequence number after a SYN-ACK that the kernel has forwarded.
+    pub(super) fn track_answer(&mut self, slot: Slot, next: u32) {
+        self.links.records_mut()[slot as usize].next[at(Direction::Reply)] = known(next);
     }
 
     /// Makes an established session doubtful, because the kernel has forwarded a reset of it, whose sequence number nobody has checked.

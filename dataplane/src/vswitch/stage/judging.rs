@@ -15,6 +15,9 @@ impl Stage {
             return;
         }
         let mut arrivals = std::mem::take(&mut self.arrivals);
+        if let Some(caching) = &mut self.caching {
+            caching.catch_up(&mut self.engine, arrivals.iter(&self.umem), self.now);
+        }
         if self.tap.is_some() {
             self.judge_for_tap(snapshot, &arrivals);
         } else {
@@ -32,9 +35,7 @@ impl Stage {
                 stream: self.ledger.stream.as_deref(),
             };
             caching.offer(&about, arrivals.iter(&self.umem).zip(&self.judged));
-            if !self.engine.openings().is_empty() {
-                caching.open_connections(&about, arrivals.iter(&self.umem).zip(&self.judged));
-            }
+            caching.open_connections(&about, arrivals.iter(&self.umem).zip(&self.judged));
         }
         self.depart(snapshot, &mut arrivals);
         self.arrivals = arrivals;

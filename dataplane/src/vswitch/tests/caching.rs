@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::io::{CachedFlow, FlowHandshake, FlowLatch, FlowStart};
+use crate::io::{CachedFlow, FirstNumbers, FlowHandshake, FlowLatch, FlowStart, FlowSteps};
 use crate::packet::TcpFlags;
 use crate::testbed::{ACK, b_to_a};
 use bulkhead_classifier::OriginId;
@@ -18,8 +18,10 @@ pub(super) struct Recorded {
     pub(super) confirmed: Mutex<Vec<CachedFlow>>,
     /// The number of packets that passed each latch, and whether it is open.
     latches: Mutex<HashMap<FlowLatch, (u64, bool)>>,
-    /// The acknowledgement number that ends each handshake, and whether it has ended.
-    pub(super) handshakes: Mutex<HashMap<FlowHandshake, (u32, bool)>>,
+    /// The numbers of each handshake, and the steps that a test lets the cache have forwarded.
+    pub(super) handshakes: Mutex<HashMap<FlowHandshake, (FirstNumbers, FlowSteps)>>,
+    /// Whether connections are added at their SYN.
+    forwards_answers: bool,
     /// Ports that the cache does not reach.
     far: Vec<FlowSlot>,
     moves: Mutex<HashMap<PortId, u16>>,
@@ -47,11 +49,16 @@ impl FlowCache for Recorded {
         self.confirmed.lock().unwrap().push(*flow);
     }
 
-    fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
-        self.handshakes.lock().unwrap().insert(handshake, (acknowledgement, false));
+    fn forwards_answers(&self) -> bool {
+        self.forwards_answers
     }
 
-    fn has_ended(&self, handshake: FlowHandshake) -> bool {
+    fn await_handshake(&self, handshake: FlowHandshake, numbers: FirstNumbers) {
+        let steps = FlowSteps { answered: numbers.responder, ..FlowSteps::default() };
+        self.handshakes.lock().unwrap().insert(handshake, (numbers, steps));
+    }
+
+    fn steps(&self, handshake: FlowHandshake) -> FlowSteps {
         self.handshakes.lock().unwrap()[&handshake].1
     }
 
@@ -113,6 +120,16 @@ fn from_b(packet: &[u8]) -> Vec<u8> {
 impl Recorded {
     pub(super) fn flows(&self) -> Vec<CachedFlow> {
         self.flows.lock().unwrap().clone()
+    }
+
+    /// Creates a cache that gets connections at their SYN.
+    pub(super) fn answering() -> Self {
+        Self { forwards_answers: true, ..Self::default() }
+    }
+
+    /// Changes what the cache has forwarded of all handshakes.
+    pub(super) fn forward(&self, change: impl Fn(&mut FlowSteps)) {
+        self.handshakes.lock().unwrap().values_mut().for_each(|(_, steps)| change(steps));
     }
 
     /// Takes the flows added since the last call.

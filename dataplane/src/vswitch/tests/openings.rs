@@ -1,10 +1,10 @@
-//! Connections that are added to a flow cache with their SYN-ACK.
+//! Connections that are added to a flow cache with their SYN or SYN-ACK.
 
 use std::collections::HashSet;
 
 use super::caching::{Recorded, slot, stepped_with};
 use super::*;
-use crate::io::{CachedFlow, FlowHandshake, FlowStart, Initiator};
+use crate::io::{CachedFlow, FirstNumbers, FlowHandshake, FlowStart, FlowSteps, Initiator};
 use crate::packet::TcpFlags;
 use crate::testbed::{RST, b_to_a, tcp_at};
 use crate::{SessionCounters, TcpWindow};
@@ -26,7 +26,16 @@ impl Lab {
     }
 
     fn with(sessions: SessionConfig) -> Self {
-        let cache = Arc::new(Recorded::default());
+        Self::of(Recorded::default(), sessions)
+    }
+
+    /// Creates a worker whose cache forwards SYN-ACKs.
+    fn answering() -> Self {
+        Self::of(Recorded::answering(), SessionConfig::live(1000))
+    }
+
+    fn of(cache: Recorded, sessions: SessionConfig) -> Self {
+        let cache = Arc::new(cache);
         let (vswitch, worker, [a, b]) = stepped_with(&cache, live_ports(), sessions);
         Self { cache, vswitch, worker, a, b }
     }
@@ -53,7 +62,7 @@ impl Lab {
 
     /// Marks all handshakes as ended by the kernel.
     fn end_handshakes(&self) {
-        self.cache.handshakes.lock().unwrap().values_mut().for_each(|(_, has_ended)| *has_ended = true);
+        self.cache.forward(|steps| steps.has_ended = true);
     }
 
     fn sessions(&self) -> SessionCounters {
@@ -77,7 +86,8 @@ fn both_directions_are_added_before_the_syn_ack_is_sent() {
     assert_eq!((forward.lease, forward.is_hop), (SECOND / 2, true));
     let FlowStart::Handshake(number, Initiator::Source) = forward.start else { panic!("{forward:?}") };
     assert_eq!(reply.start, FlowStart::Handshake(number, Initiator::Destination));
-    assert_eq!(lab.cache.handshakes.lock().unwrap()[&number], (2, false), "the segment behind its SYN");
+    let numbers = lab.cache.handshakes.lock().unwrap()[&number].0;
+    assert_eq!(numbers, FirstNumbers { initiator: 2, responder: Some(2) }, "those behind SYN and SYN-ACK");
 }
 
 #[test]
@@ -163,6 +173,104 @@ fn a_policy_that_changes_after_the_syn_ack_has_other_epochs_than_the_flows() {
     assert!(lab.forwards_from_b(&tcp("10.0.0.2", "10.0.0.1", 80, 40_001, SYN | ACK), 3));
     let [reply, forward] = *lab.cache.take() else { panic!("two flows") };
     assert_eq!((reply.moves, forward.moves), ([1, 0], [0, 1]));
+}
+
+/// The steps of a connection whose handshake the kernel has forwarded.
+const ENDED: FlowSteps = FlowSteps { answered: Some(2), has_ended: true, fins: [false; 2] };
+
+#[test]
+fn both_directions_are_added_before_the_syn_is_sent() {
+    let mut lab = Lab::answering();
+    assert!(lab.forwards_from_a(&a_to_b(SYN), 1));
+    let [forward, reply] = *lab.cache.take() else { panic!("two flows") };
+    let FlowStart::Handshake(number, Initiator::Source) = forward.start else { panic!("{forward:?}") };
+    assert_eq!(reply.start, FlowStart::Handshake(number, Initiator::Destination));
+    let numbers = lab.cache.handshakes.lock().unwrap()[&number].0;
+    assert_eq!(numbers, FirstNumbers { initiator: 2, responder: None });
+    assert_eq!(reply.received, *[own_mac(3), B_MAC].as_flattened());
+    // Otherwise, they equal those that the SYN-ACK would add.
+    let [reply_later, forward_later] = *Lab::new().open(1) else { panic!("two flows") };
+    let alike = |flow: CachedFlow| CachedFlow { start: reply.start, received: [0; 12], ..flow };
+    assert_eq!([reply, forward].map(alike), [reply_later, forward_later].map(alike));
+}
+
+#[test]
+fn a_connection_whose_every_segment_but_the_syn_the_kernel_has_forwarded_is_established_and_over_in_time() {
+    let mut lab = Lab::answering();
+    assert!(lab.forwards_from_a(&a_to_b(SYN), 1));
+    lab.cache.forward(|steps| *steps = ENDED);
+    lab.worker.round(SECOND);
+    assert!(lab.forwards_from_b(&b_to_a(ACK), 3600 * SECOND), "established");
+    let mut lab = Lab::answering();
+    assert!(lab.forwards_from_a(&a_to_b(SYN), 1));
+    lab.cache.forward(|steps| *steps = FlowSteps { fins: [true; 2], ..ENDED });
+    lab.worker.round(SECOND);
+    assert!(lab.forwards_from_b(&b_to_a(ACK), 10 * SECOND));
+    assert!(!lab.forwards_from_b(&b_to_a(ACK), 21 * SECOND), "ten seconds after its end");
+    assert_eq!(lab.sessions().doubted, 0);
+}
+
+#[test]
+fn a_fin_after_the_first_query_is_learned_at_the_second() {
+    let mut lab = Lab::answering();
+    assert!(lab.forwards_from_a(&a_to_b(SYN), 1));
+    lab.cache.forward(|steps| *steps = ENDED);
+    lab.worker.round(4 * SECOND / 10);
+    lab.cache.forward(|steps| steps.fins = [true; 2]);
+    lab.worker.round(SECOND);
+    assert!(!lab.forwards_from_b(&b_to_a(ACK), 12 * SECOND));
+}
+
+#[test]
+fn a_syn_that_was_lost_is_added_again_and_its_first_number_is_not_awaited_any_more() {
+    let mut lab = Lab::answering();
+    assert!(lab.forwards_from_a(&a_to_b(SYN), 1) && lab.forwards_from_a(&a_to_b(SYN), SECOND / 10));
+    assert_eq!(lab.cache.take().len(), 4);
+    assert_eq!(lab.sessions().created, 1);
+    // The kernel forwards the flows that were added last.
+    let last = FlowHandshake(1);
+    lab.cache.handshakes.lock().unwrap().get_mut(&last).unwrap().1 = ENDED;
+    lab.worker.round(SECOND);
+    assert!(lab.forwards_from_b(&b_to_a(ACK), 3600 * SECOND));
+    assert_eq!(lab.sessions().doubted, 0);
+}
+
+#[test]
+fn a_port_that_is_used_again_before_the_worker_knows_of_the_first_connections_end_gets_a_session_of_its_own() {
+    let mut lab = Lab::answering();
+    assert!(lab.forwards_from_a(&a_to_b(SYN), 1));
+    lab.cache.forward(|steps| *steps = FlowSteps { fins: [true; 2], ..ENDED });
+    let next = tcp_at(("10.0.0.1", 40_000), ("10.0.0.2", 80), SYN, (1 << 30, 0));
+    assert!(lab.forwards_from_a(&next, SECOND / 10));
+    assert_eq!((lab.sessions().created, lab.sessions().replaced), (2, 1));
+    lab.cache.handshakes.lock().unwrap().get_mut(&FlowHandshake(1)).unwrap().1 = ENDED;
+    lab.worker.round(SECOND);
+    assert!(lab.forwards_from_b(&b_to_a(ACK), 3600 * SECOND), "the end of the first one is not that of the second");
+}
+
+#[test]
+fn a_reset_finds_the_session_as_the_kernel_has_left_it() {
+    let mut lab = Lab::answering();
+    assert!(lab.forwards_from_a(&a_to_b(SYN), 1));
+    lab.cache.forward(|steps| *steps = FlowSteps { answered: Some(1000), ..ENDED });
+    let reset = tcp_at(("10.0.0.2", 80), ("10.0.0.1", 40_000), RST, (1000, 0));
+    assert!(lab.forwards_from_b(&reset, SECOND / 10));
+    lab.worker.round(SECOND);
+    assert_eq!(lab.sessions().doubted, 0);
+    assert!(!lab.forwards_from_b(&b_to_a(ACK), 12 * SECOND), "it has ended the connection");
+}
+
+#[test]
+fn an_answer_that_the_kernel_leaves_to_the_worker_adds_the_connection_as_it_came() {
+    let mut lab = Lab::answering();
+    assert!(lab.forwards_from_a(&a_to_b(SYN), 1));
+    lab.cache.take();
+    assert!(lab.forwards_from_b(&b_to_a(SYN | ACK), 2));
+    let [reply, _] = *lab.cache.take() else { panic!("two flows") };
+    assert_eq!(reply.start, FlowStart::Handshake(FlowHandshake(1), Initiator::Destination));
+    let strict = SessionConfig { tcp_window: TcpWindow::Strict, ..SessionConfig::live(1000) };
+    let mut lab = Lab::of(Recorded::answering(), strict);
+    assert_eq!(lab.open(1), [], "every segment is looked at");
 }
 
 /// Returns the SYNs or SYN-ACKs of `count` connections.

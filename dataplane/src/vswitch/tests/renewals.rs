@@ -148,7 +148,7 @@ fn a_bulk_connection_is_established_before_its_flows_ask_to_be_renewed() {
         assert_eq!(lab.pass(B, 0, &[syn_ack], 2), 1);
         let [reply, forward] = *lab.cache.take() else { panic!("two flows") };
         if has_ended {
-            lab.cache.handshakes.lock().unwrap().values_mut().for_each(|(_, has_ended)| *has_ended = true);
+            lab.cache.forward(|steps| steps.has_ended = true);
         }
         // A gigabyte was sent, and half a gigabyte returned.
         let far = tcp_at(("10.0.0.1", 40_000), ("10.0.0.2", 80), ACK, (1 << 30, 1 << 29));

@@ -243,26 +243,32 @@ fn tracepoints_tell_the_packets_that_they_select_and_their_bytes() {
 
 #[test]
 fn flows_that_a_tracepoint_keeps_out_are_not_cached_and_others_are() {
-    let cache = Arc::new(Recorded::default());
+    let cache = Arc::new(Recorded::answering());
     let flow_cache: Arc<dyn FlowCache> = Arc::clone(&cache) as Arc<dyn FlowCache>;
     let mut node = Node::unplugged(1, snapshot_of(4, live_ports()), None, Some(flow_cache));
     for id in [UPLINK, HOST, A, B] {
         node.plug_with(id, |port| port.with_slot(slot(id)));
     }
-    let kept = Tracepoint { keeps_from_cache: true, ..tracing("udp") };
-    let mut reader = node.open_stream(&plan_of([kept, tracing("tcp")]));
-    let exchange = |node: &mut Node| {
+    // The second selects TCP from B only: a connection is cached in both directions or in none.
+    let kept = |filter| Tracepoint { keeps_from_cache: true, ..tracing(filter) };
+    let mut reader = node.open_stream(&plan_of([kept("udp"), kept("tcp and src host 10.0.0.2"), tracing("tcp")]));
+    let exchange = |node: &mut Node, port: u16| {
         for _ in 0..3 {
             node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 80)));
             node.receive(B);
         }
+        node.send(A, &from_a(&tcp("10.0.0.1", "10.0.0.2", port, 80, SYN)));
+        node.receive(B);
     };
-    exchange(&mut node);
+    exchange(&mut node, 40_001);
     node.vswitch.counters();
-    assert_eq!((cache.flows().len(), all(&mut reader).len()), (0, 3));
+    assert_eq!((cache.flows(), all(&mut reader).len()), (vec![], 4));
     node.vswitch.close_stream();
     node.vswitch.counters();
-    exchange(&mut node);
-    assert!(!cache.flows().is_empty(), "restored");
+    exchange(&mut node, 40_002);
+    node.vswitch.counters();
+    let protocols: Vec<u8> = cache.flows().iter().map(|flow| flow.flow.protocol).collect();
+    assert_eq!(protocols.iter().filter(|&&protocol| protocol == 6).count(), 2, "restored: {protocols:?}");
+    assert!(protocols.contains(&17), "{protocols:?}");
     node.stop();
 }

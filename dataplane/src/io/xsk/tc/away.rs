@@ -4,8 +4,8 @@
 //! nobody renews leases, opens latches or ends sessions. The program then does without them, until [`cells::AWAY_UNTIL`]:
 //!
 //! ```text
-//!   FIN or RST: record it in the flow and in that of the opposite direction           | else:
-//!   the latch is open and the lease is valid                                          | forward as always, else: unleased
+//!   FIN or RST: record it in the flow and in that of the opposite direction
+//!   the latch is open and the lease is valid; no RST, no FIN without a record (handshake)  | forward as always, else: unleased
 //!
 //! unleased:
 //!   alive_until <= now < away_until                                                   | else: miss
@@ -24,9 +24,9 @@
 use super::super::flow_headers::Place::{
     self, Ended, Ending, Leased, Miss, Opposite, Recorded, Timed, TranslatedPeer, Unleased,
 };
-use super::super::flow_headers::RST;
+use super::super::flow_headers::{FIN, RST};
 use super::super::flow_layout::{action, cells, key, value};
-use super::super::flow_stack::{ENDS, IS_TRANSLATED, KEY, NOW, PEER_KEY, SCRATCH, STACK, VALUE};
+use super::super::flow_stack::{CONTROL, IS_TRANSLATED, KEY, NOW, PEER_KEY, SCRATCH, STACK, VALUE};
 use super::super::flow_steps::look_up;
 use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::{Add, And, Or};
@@ -40,7 +40,8 @@ const PEER: i16 = SCRATCH + 4;
 
 /// Records a FIN or RST in the flow on the stack and in that of the opposite direction.
 pub(super) fn record_end(program: &mut Assembler<Place>, table: &FlowTable) {
-    program.load(Word, 1, STACK, ENDS);
+    program.load(Word, 1, STACK, CONTROL);
+    program.apply(And, 1, FIN | RST);
     program.jump_if(1, Equal, 0, Recorded);
     program.push([Instruction::set(2, action::RESET.into()), Instruction::set(3, action::RESET.into())]);
     program.jump_if(1, Shares, RST, Ending);
@@ -95,12 +96,6 @@ fn turn(program: &mut Assembler<Place>, [ports, source, destination]: [i16; 3]) 
             program.store(Double, STACK, 1, PEER_KEY + to + half);
         }
     }
-}
-
-/// Jumps to `Unleased` if the packet ends a TCP connection.
-pub(super) fn check_end(program: &mut Assembler<Place>) {
-    program.load(Word, 1, STACK, ENDS);
-    program.jump_if(1, Greater, 0, Unleased);
 }
 
 /// Jumps to `Miss` unless workers are away and the flow is in use. Continues with the forwarding.

@@ -7,8 +7,9 @@
 //!   parse -> key (flow_headers)                                                      | miss
 //!   find the flow, its epochs, its MAC addresses (flow_steps)                        | miss
 //!   segment length, or length, <= the egress port's longest frame                    | else: miss
-//!   no FIN or RST, the lease is valid, and the latch is open, or the handshake has
-//!   ended or ends with this packet                                                   | else: miss, unless no worker is alive (away)
+//!   the latch is open, or the handshake has ended or ends with this packet, or the
+//!   packet is its SYN-ACK (handshake)                                                | else: miss
+//!   the lease is valid; no RST, and no FIN that only a worker can record (handshake) | else: miss, unless no worker is alive (away)
 //!   slots[flow.out] is open                                                          | else: miss
 //!   send a copy to a worker if a renewal is due (renewal)
 //!   count; translate (flow_translation); decrement the hop limit; set MAC addresses
@@ -37,7 +38,9 @@ use super::super::flow_headers::Place::{
 };
 use super::super::flow_headers::{Extent, SHORTEST, clear_key, parse, rewrite};
 use super::super::flow_layout::{cells, traffic, value};
-use super::super::flow_stack::{CONTEXT, DATA, DATA_END, HEADERS, LENGTH, PACKETS, SCRATCH, SLOT, STACK, VALUE, WAY};
+use super::super::flow_stack::{
+    CONTEXT, DATA, DATA_END, HEADERS, LENGTH, PACKETS, SCRATCH, SEQUENCE, SLOT, STACK, VALUE, WAY,
+};
 use super::super::flow_steps::{begin, check_lease, count, find, look_up};
 use super::super::flow_table::FlowTable;
 use super::super::flow_translation::translate;
@@ -48,7 +51,7 @@ use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{SHOT, context, function, load_ends};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
-use super::{away, checksum, how, renewal};
+use super::{away, checksum, handshake, how, renewal};
 
 /// Bytes of TCP over IPv6 headers without options. The program pulls as much if the linear part lacks UDP headers, as with some drivers.
 const PULLED: i32 = 74;
@@ -61,6 +64,7 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     count_segments(&mut program);
     program.load(Word, 2, STACK, SLOT);
     clear_key(&mut program, 2);
+    program.store(Double, STACK, 1, SEQUENCE);
     program.load(Word, 1, CONTEXT, context::VLAN_PRESENT);
     program.jump_if(1, Differs, 0, Miss);
     find_headers(&mut program);
@@ -68,10 +72,10 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     find(&mut program, table);
     away::record_end(&mut program, table);
     fit(&mut program);
-    away::check_end(&mut program);
+    handshake::answer(&mut program, table);
     begin(&mut program, table, Unleased);
     check_lease(&mut program, Unleased);
-    program.jump(Leased);
+    handshake::finish(&mut program, table);
     away::pass_unleased(&mut program, table);
     program.place(Leased);
     find_way(&mut program, table);

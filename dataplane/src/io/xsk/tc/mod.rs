@@ -27,6 +27,7 @@ mod away;
 mod checksum;
 mod deliver;
 mod filter;
+mod handshake;
 mod heartbeat;
 mod ingress;
 mod pins;
@@ -390,6 +391,8 @@ fn load(name: &str, hook: Hook, title: &'static str, instructions: &[Instruction
 }
 
 impl HasFlows for TcDatapath {
+    const FORWARDS_ANSWERS: bool = true;
+
     fn table(&self) -> &FlowTable {
         &self.table
     }

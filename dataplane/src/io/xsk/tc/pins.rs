@@ -21,7 +21,7 @@ use crate::io::xsk::error::XskError;
 use crate::io::xsk::namespace;
 
 /// The version of the layout in `flow_layout.rs` and of the map of ports. Increment it with each change.
-const LAYOUT: u32 = 5;
+const LAYOUT: u32 = 6;
 
 /// The folder of pins of one network namespace.
 #[derive(Debug)]

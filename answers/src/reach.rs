@@ -20,19 +20,25 @@ mod tests;
 mod text;
 mod twins;
 
+use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::bail;
+use bulkhead_control::object::Transport;
 
 use self::ends::ends;
 use self::kinds::{Kinds, States};
 use self::merged::Merged;
-use crate::args::{Reach, ReachFormat};
+use crate::args::{PortProtocol, Reach, ReachFormat};
+use crate::output;
 use crate::run::{self, Input};
 
 /// Maximum number of columns with names, in text and Markdown: with names of twenty letters they fill a wide screen.
 const NAMED_COLUMNS: usize = 12;
+
+/// Maximum number of ports named in a note.
+const MAX_NAMED: usize = 20;
 
 /// Prints who can reach whom.
 ///
@@ -60,8 +66,9 @@ pub fn run(args: &Reach) -> anyhow::Result<ExitCode> {
 
 /// Answers for all pods, and for the given external addresses.
 fn of_ends(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
-    let pipeline = run::load(&Input::open(&args.state)?, Some(&args.planned))?;
-    let (ends, ports) = (ends(&pipeline, &args.external)?, distinct(&args.ports));
+    let (pipeline, declared_ports) = run::load_with_ports(&Input::open(&args.state)?, &args.planned)?;
+    let ends = ends(&pipeline, &args.external)?;
+    let ports = if args.ports.is_empty() { declared(&declared_ports)? } else { distinct(&args.ports) };
     let states = States::of(&pipeline)?;
     let kinds = Kinds::of(&ends, &states);
     match args.output {
@@ -78,6 +85,24 @@ fn of_ends(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+/// Returns the ports that pods declare, and names them on standard error, because a server may listen on others.
+///
+/// # Errors
+/// If no pod declares a port.
+fn declared(ports: &BTreeSet<(u16, Transport)>) -> anyhow::Result<Vec<PortProtocol>> {
+    let ports: Vec<PortProtocol> = ports.iter().map(|&(port, transport)| PortProtocol { port, transport }).collect();
+    if ports.is_empty() {
+        bail!("no pod in the state declares a port\n  help: choose the ports, for example --port 80/TCP");
+    }
+    let texts: Vec<String> = ports.iter().map(ToString::to_string).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    output::note(&format!(
+        "asked at the ports that pods declare: {}; --port chooses others",
+        output::some_of(&texts, MAX_NAMED)
+    ));
+    Ok(ports)
 }
 
 /// Returns the values without duplicates, in the given order.

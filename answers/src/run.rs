@@ -20,8 +20,8 @@ use crate::services::Adapter;
 use crate::{output, services};
 pub use attribution::{Attribution, ClusterPolicyRef, PolicyRef, attribution, origin, position};
 pub use load::{
-    Input, Whole, check_refusals, enforce_all, left_open, load, load_node, load_whole, load_with_services, refusals,
-    unaudited,
+    Input, Whole, check_refusals, enforce_all, left_open, load, load_node, load_whole, load_with_ports,
+    load_with_services, refusals, unaudited,
 };
 
 /// Returns the tables of a node.

@@ -547,3 +547,97 @@ fn the_bundled_states_are_told_as_they_were() {
         assert_eq!(output.status.code(), Some(code), "{name}: {text}");
     }
 }
+
+/// Peers of each rule of the large policy below.
+const PEERS: usize = 40;
+
+#[test]
+fn findings_of_one_cause_are_one_with_their_number_and_first_places() {
+    let peer = "    - {podSelector: {matchLabels: {app: gone}}}\n".repeat(PEERS);
+    let rule = |port: usize| format!("  - from:\n{peer}    ports: [{{port: {port}}}]\n");
+    let rules: String = (1000..1200).map(rule).collect();
+    let policy = np("p", &format!("{WEB}\ningress:\n{}", rules.replace("\n  ", "\n").trim_start()));
+    let findings = lint_with("one-cause", &policy, &[]);
+    let [found] = &findings[..] else { panic!("{} findings", findings.len()) };
+    assert_eq!((&found["id"], &found["count"]), (&json!("peer-selects-nobody"), &json!(200 * PEERS)));
+    assert_eq!(found["path"], "spec.ingress[0].from[0]");
+    assert_eq!(found["rules"], json!((0..200).collect::<Vec<_>>()));
+    let places = found["places"].as_array().unwrap();
+    assert_eq!(places.len(), 9);
+    assert_eq!(places[0]["path"], "spec.ingress[0].from[1]");
+    assert_eq!(places[0]["line"].as_u64().unwrap(), found["line"].as_u64().unwrap() + 1);
+    assert_eq!(places[0]["reason"], Value::Null, "the reason is the finding's");
+
+    let path = scratch("lint-one-cause.yaml", format!("{BASE}{policy}").as_bytes());
+    let text = stdout(&bulkhead(&["lint", "--state", &path]), 1);
+    assert!(text.contains("the same at 7999 more places, in ingress[0-199]:"), "{text}");
+    assert!(text.contains("and 7990 more\n"), "{text}");
+    assert!(text.ends_with("1 found: 0 errors, 1 warning, 0 notes, at 8000 places\n"), "{text}");
+    let sarif: Value = serde_json::from_str(&stdout(&bulkhead(&["lint", "--state", &path, "-o", "sarif"]), 1)).unwrap();
+    let result = &sarif["runs"][0]["results"][0];
+    assert_eq!(result["occurrenceCount"], 200 * PEERS);
+    assert_eq!(result["relatedLocations"].as_array().unwrap().len(), 9);
+}
+
+#[test]
+fn findings_of_different_causes_or_directions_stay_apart() {
+    let peer = |app: &str| format!("{{podSelector: {{matchLabels: {{app: {app}}}}}}}");
+    // Two misspelt labels have remedies of their own.
+    let both = np("p", &format!("{WEB}\ningress:\n- from: [{}, {}, {}]", peer("dbb"), peer("wbe"), peer("dbb")));
+    let findings = lint_with("two-causes", &both, &["--only", "peer-selects-nobody"]);
+    let told: Vec<_> = findings.iter().map(|found| (&found["mend"], &found["count"])).collect();
+    let (db, web) = (json!("did you mean `app: db`?"), json!("did you mean `app: web`?"));
+    assert_eq!(told, [(&db, &json!(2)), (&web, &json!(1))]);
+    let all = |rules: &str| np("p", &format!("{WEB}\npolicyTypes: [Ingress, Egress]\n{rules}"));
+    let gone = peer("zzzzzz");
+    let findings = lint_with("two-ways", &all(&format!("ingress:\n- from: [{gone}]\negress:\n- to: [{gone}]")), &[]);
+    assert_eq!(of(&findings, "peer-selects-nobody").len(), 2, "{findings:#?}");
+    // Distinct selectors without a remedy are one cause, and each place has its own reason.
+    let findings =
+        lint_with("two-gone", &np("p", &format!("{WEB}\ningress:\n- from: [{gone}, {}]", peer("qqqqqq"))), &[]);
+    let [found] = &findings[..] else { panic!("{findings:#?}") };
+    assert!(found["reason"].as_str().unwrap().contains("app=zzzzzz"), "{found}");
+    assert!(found["places"][0]["reason"].as_str().unwrap().contains("app=qqqqqq"), "{found}");
+}
+
+#[test]
+fn custom_resources_whose_pods_the_state_may_lack_are_named() {
+    let prometheus =
+        "---\napiVersion: monitoring.coreos.com/v1\nkind: Prometheus\nmetadata: {name: k8s, namespace: b}\nspec: {}\n";
+    let rollout = "---\napiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: api, namespace: a}\n\
+                   spec: {template: {metadata: {labels: {tier: back}}, spec: {containers: [{name: c, image: x}]}}}\n";
+    let monitor = "---\napiVersion: monitoring.coreos.com/v1\nkind: ServiceMonitor\nmetadata: {name: prometheus, namespace: b}\n\
+                   spec: {selector: {matchLabels: {app: prometheus}}}\n";
+    let custom = format!("{prometheus}{rollout}{monitor}");
+    let space = "namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: b}}";
+    let labels = "podSelector: {matchLabels: {app.kubernetes.io/name: prometheus}}";
+    let policies = format!(
+        "{}{}",
+        np("p", &format!("{WEB}\ningress:\n- from: [{{{space}, {labels}}}]")),
+        np("q", "podSelector: {matchLabels: {tier: back}}")
+    );
+    let findings = lint_with("custom", &format!("{custom}{policies}"), &[]);
+    let named = |id: &str| -> Vec<&Value> { of(&findings, id)[0]["by"].as_array().into_iter().flatten().collect() };
+    for (id, name) in [("peer-selects-nobody", "Prometheus b/k8s"), ("policy-selects-nobody", "Rollout a/api")] {
+        let [by] = named(id)[..] else { panic!("{id}: {findings:#?}") };
+        assert_eq!(by["rule"], name);
+        assert!(by["line"].as_u64().unwrap() > 1, "{by}");
+        let text = format!("{} {}", of(&findings, id)[0]["reason"], of(&findings, id)[0]["mend"]);
+        assert!(text.contains(&format!("no pods of {name}, which may make such pods")), "{text}");
+        assert!(text.contains("add the pods to --state"), "{text}");
+    }
+    // A label of the template contradicts, the namespace is another one, or the pods are there.
+    let pods = "---\n{apiVersion: v1, kind: Pod, metadata: {name: back, namespace: a, labels: {tier: back}},\n\
+                spec: {nodeName: n1, containers: [{name: c}]}, status: {phase: Running, podIPs: [{ip: 10.244.1.9}]}}\n";
+    for (at, near) in [
+        format!("{custom}{}", np("q", "podSelector: {matchLabels: {tier: front}}")),
+        format!("{custom}{}", np("q", &format!("{WEB}\ningress:\n- from: [{{{labels}}}]"))),
+        format!("{custom}{pods}{}", np("q", "podSelector: {matchLabels: {tier: back, app: x}}")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let findings = lint_with(&format!("custom-near-{at}"), &near, &[]);
+        assert!(!findings.is_empty() && findings.iter().all(|found| found["by"].is_null()), "{at}: {findings:#?}");
+    }
+}

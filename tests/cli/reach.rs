@@ -96,3 +96,37 @@ fn more_pods_than_fit_a_screen_are_groups_named_by_what_selects_them() {
     let few = scratch("reach-few.yaml", &state((0..13).map(of)));
     assert_eq!(reach(&few, "text", &[]), reach(&few, "text", &["--all"]));
 }
+
+#[test]
+fn without_a_port_reach_asks_at_the_ports_that_pods_and_templates_declare() {
+    let text = |pod: &str, ports: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}, namespace: x, labels: {{app: {pod}}}}}\n\
+             spec: {{nodeName: n1, containers: [{{name: c, ports: [{ports}]}}]}}\n\
+             status: {{phase: Running, podIPs: [{{ip: 10.0.0.{}}}]}}\n",
+            pod.len()
+        )
+    };
+    let deployment = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: late, namespace: x}\n\
+                      spec: {template: {spec: {containers: [{name: c, ports: [{containerPort: 9090}]}]}}}\n";
+    let named = "{name: http, containerPort: 8080}, {containerPort: 53, protocol: UDP}";
+    let all = format!("{}{}{deployment}", text("web", named), text("base", "{containerPort: 5432}"));
+    let path = scratch("reach-declared.yaml", all.as_bytes());
+    for form in ["md", "text", "csv", "json"] {
+        let output = bulkhead(&["reach", "--state", &path, "-o", form]);
+        let (answer, told) = (stdout(&output, 0), String::from_utf8(output.stderr).unwrap());
+        let ports = "asked at the ports that pods declare: 53/UDP, 5432/TCP, 8080/TCP, 9090/TCP; --port chooses others";
+        assert!(told.contains(ports), "{form}: {told}");
+        for port in ["53", "5432", "8080", "9090"] {
+            assert!(answer.contains(port), "{form}: {port} is not in {answer}");
+        }
+    }
+    let path = scratch("reach-undeclared.yaml", text("web", "").as_bytes());
+    let output = bulkhead(&["reach", "--state", &path, "-o", "md"]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        told.contains("no pod in the state declares a port\n  help: choose the ports, for example --port 80/TCP"),
+        "{told}"
+    );
+}

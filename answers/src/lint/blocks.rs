@@ -44,27 +44,30 @@ impl PodAddresses {
         Self { pods: addresses.collect(), cidrs: of_nodes.chain(said.iter().copied()).collect() }
     }
 
-    /// Returns why a block covers pods only. `None` if it may cover other ends.
-    fn why(&self, block: &IpBlock) -> Option<String> {
+    /// Returns why a block covers pods only, and the cause, which other blocks of the policy may share. `None` if the block may cover other
+    /// ends.
+    fn why(&self, block: &IpBlock) -> Option<(String, String)> {
         let cidr = &block.cidr;
         if let Some(around) = self.cidrs.iter().find(|around| around.contains(cidr)) {
-            return Some(format!("{cidr} lies in {around}, from which pods get their addresses"));
+            return Some((format!("{cidr} lies in {around}, from which pods get their addresses"), around.to_string()));
         }
         let is_one = cidr.prefix_len() == cidr.max_prefix_len();
         let pod = self.pods.get(&cidr.addr()).filter(|_| is_one)?;
-        Some(format!("{} is the address of pod {pod}", cidr.addr()))
+        Some((format!("{} is the address of pod {pod}", cidr.addr()), "pod".to_owned()))
     }
 }
 
 /// Reports blocks of a rule that cover pod addresses.
 pub(super) fn of_pods<'a>(pods: &PodAddresses, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec<Found<'a>> {
     let found = rule.blocks().filter_map(|(at, block)| {
-        let reason = pods.why(block)?;
+        let (reason, cause) = pods.why(block)?;
         let at = subject.peer_at(rule, at);
         let text = format!(
             "{reason}. A recreated pod has another address, and not every network plugin matches pods by address"
         );
-        Some(subject.found_in(BLOCK_NAMES_PODS, rule, at, text, "name the pods by podSelector and namespaceSelector"))
+        let one =
+            subject.found_in(BLOCK_NAMES_PODS, rule, at, text, "name the pods by podSelector and namespaceSelector");
+        Some(Found { cause: Some(cause), ..one })
     });
     found.collect()
 }
@@ -99,7 +102,7 @@ pub(super) fn reopened<'a>(subject: &Subject<'a>, all: &[Subject<'a>]) -> Vec<Fo
                 let text = format!("{except} is left out here, and {} {how}: rules only ever add", by.text);
                 let mend = "give that rule the same except, or remove this one";
                 let one = subject.found_in(EXCEPT_REOPENED, rule, place, text, mend);
-                found.push(Found { by: vec![by], ..one });
+                found.push(Found { cause: Some(format!("{} {how}", by.text)), by: vec![by], ..one });
             }
         }
     }

@@ -9,14 +9,13 @@ use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::reachability::removal::{Reason, Removal, Removals};
 
 use super::finding::{
-    At, BLOCKED_RULE, Check, Found, NAMES_ITSELF, POLICY_CHANGES_NOTHING, REDUNDANT_RULE, SAME_PRIORITY, SHADOWED_RULE,
+    At, BLOCKED_RULE, Check, Found, MAX_BY, NAMES_ITSELF, POLICY_CHANGES_NOTHING, REDUNDANT_RULE, SAME_PRIORITY,
+    SHADOWED_RULE,
 };
+use super::makers::Makers;
 use super::nobody;
 use super::subject::{Rule, RuleKey, Subject, origins};
 use crate::output::some_of;
-
-/// Maximum number of deciding rules named in one line.
-const MAX_BY: usize = 5;
 
 /// Rules and policies without effect.
 pub(super) struct Dead<'a> {
@@ -29,6 +28,7 @@ pub(super) struct Dead<'a> {
 pub(super) fn find<'a>(
     pipeline: &'a Pipeline,
     removals: &mut Removals<'_>,
+    makers: &Makers<'a>,
     subjects: &[Subject<'a>],
     told: &[Found<'a>],
 ) -> Dead<'a> {
@@ -44,7 +44,7 @@ pub(super) fn find<'a>(
         let idle: Vec<&(&Rule<'a>, Option<OriginId>)> = rules.iter().filter(|(_, origin)| is_dead(origin)).collect();
         dead.rules.extend(idle.iter().map(|(rule, _)| key(subject, rule)));
         if subject.pods.is_empty() {
-            dead.found.extend(nobody::policy(pipeline.cache(), subject));
+            dead.found.extend(nobody::policy(pipeline.cache(), makers, subject));
             continue;
         }
         let whole = Removal { policies: [subject.name.clone()].into(), ..Removal::default() };

@@ -1,5 +1,7 @@
 //! Findings and the kinds of checks.
 
+use std::collections::{BTreeSet, HashMap};
+
 use bulkhead_control::object::{PolicyName, Position};
 use bulkhead_control::origin::Direction;
 use bulkhead_control::source;
@@ -91,7 +93,9 @@ pub(super) struct Found<'a> {
     pub(super) at: At<'a>,
     pub(super) reason: String,
     pub(super) mend: String,
-    /// The rules and policies that the reason names.
+    /// What the findings of a policy that are reported as one have in common. `None` if that is the reason itself.
+    pub(super) cause: Option<String>,
+    /// The rules, policies and custom resources that the reason names.
     pub(super) by: Vec<At<'a>>,
     /// For a dead rule: whether it can be removed together with all other dead rules that have `Some(true)`. `None` for other checks.
     pub(super) together: Option<bool>,
@@ -99,7 +103,7 @@ pub(super) struct Found<'a> {
     pub(super) line: Option<(String, usize)>,
 }
 
-/// A finding as printed. The field names are part of the JSON format.
+/// A finding as printed: one cause, with its first place. The field names are part of the JSON format.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) id: &'static str,
@@ -122,9 +126,30 @@ pub(super) struct Finding {
     pub(super) by: Vec<Place>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) removable_together: Option<bool>,
+    /// Number of places with this cause, of which the fields above name the first.
+    pub(super) count: usize,
+    /// Indices of all rules with this cause. Empty if `count` is 1, or for a finding about a whole policy.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) rules: Vec<usize>,
+    /// The places after the first, at most [`MAX_PLACES`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) places: Vec<Also>,
 }
 
-/// A rule or policy with its position.
+/// Another place with the same cause as a finding.
+#[derive(Debug, Serialize)]
+pub(super) struct Also {
+    pub(super) path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) line: Option<usize>,
+    /// `None` if equal to that of the finding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
+}
+
+/// A rule, policy or custom resource with its position.
 #[derive(Debug, Serialize)]
 pub(super) struct Place {
     pub(super) rule: String,
@@ -134,41 +159,107 @@ pub(super) struct Place {
     pub(super) line: Option<usize>,
 }
 
-/// Adds file and line to all findings, and sorts the findings by them.
+/// Maximum number of places named beside the first. The others are only counted, because the remedy is the same for all.
+const MAX_PLACES: usize = 9;
+
+/// Maximum number of `by` entries of a finding.
+pub(super) const MAX_BY: usize = 5;
+
+/// Joins the findings of one cause, adds files and lines, and sorts the result by them.
 pub(super) fn placed(found: &[Found<'_>]) -> Vec<Finding> {
-    let fields = found.iter().flat_map(|one| std::iter::once(&one.at).chain(&one.by));
+    let causes: Vec<Cause<'_, '_>> = by_cause(found).into_iter().map(Cause::new).collect();
+    let fields = causes.iter().flat_map(|cause| cause.shown.iter().map(|one| &one.at).chain(cause.by.iter().copied()));
     let wanted: Vec<(&Position, &str)> = fields.filter_map(|at| Some((at.position?, at.path.as_str()))).collect();
     let lines = source::lines_of(&wanted);
     let mut lines = wanted.iter().zip(lines).map(|((position, _), line)| line.unwrap_or(position.line));
-    let mut place = |at: &At<'_>| {
+    let mut line = |at: &At<'_>| {
         let line = at.position.and_then(|_| lines.next());
-        Place { rule: at.text.clone(), file: at.position.map(|position| position.file.to_string()), line }
+        (at.position.map(|position| position.file.to_string()), line)
     };
-    let finding = |one: &Found<'_>| {
-        let own = place(&one.at);
-        let by = one.by.iter().map(&mut place).collect();
-        let (file, line) = match &one.line {
-            Some((file, line)) => (Some(file.clone()), Some(*line)),
-            None => (own.file, own.line),
-        };
-        Finding {
-            id: one.check.id,
-            severity: one.check.severity,
-            policy: label(&one.policy),
-            direction: one.rule.map(|(direction, _)| direction.name()),
-            rule: one.rule.map(|(_, at)| at),
-            path: one.at.path.clone(),
-            file,
-            line,
-            reason: one.reason.clone(),
-            mend: one.mend.clone(),
-            by,
-            removable_together: one.together,
-        }
-    };
-    let mut all: Vec<Finding> = found.iter().map(finding).collect();
+    let mut all: Vec<Finding> = causes.iter().map(|cause| cause.finding(&mut line)).collect();
     all.sort_by(|a, b| (&a.file, a.line, &a.policy, &a.path, a.id).cmp(&(&b.file, b.line, &b.policy, &b.path, b.id)));
     all
+}
+
+/// Groups findings by their cause, in the order of each cause's first finding.
+fn by_cause<'f, 'a>(found: &'f [Found<'a>]) -> Vec<Vec<&'f Found<'a>>> {
+    let mut causes: Vec<Vec<&Found<'a>>> = Vec::new();
+    let mut known = HashMap::new();
+    for one in found {
+        let direction = one.rule.map(|(direction, _)| direction);
+        let text = one.cause.as_ref().unwrap_or(&one.reason);
+        let key = (one.check.id, &one.policy, direction, text, &one.mend, one.together);
+        let at = *known.entry(key).or_insert_with(|| {
+            causes.push(Vec::new());
+            causes.len() - 1
+        });
+        causes[at].push(one);
+    }
+    causes
+}
+
+/// The findings of one cause.
+struct Cause<'f, 'a> {
+    /// The places to print, at least one.
+    shown: Vec<&'f Found<'a>>,
+    by: Vec<&'f At<'a>>,
+    count: usize,
+    rules: Vec<usize>,
+}
+
+impl<'f, 'a> Cause<'f, 'a> {
+    fn new(all: Vec<&'f Found<'a>>) -> Self {
+        let mut by: Vec<&At<'a>> = Vec::new();
+        for at in all.iter().flat_map(|one| &one.by) {
+            if by.len() < MAX_BY && !by.iter().any(|known| known.text == at.text) {
+                by.push(at);
+            }
+        }
+        let count = all.len();
+        let rules: BTreeSet<usize> = all.iter().filter(|_| count > 1).filter_map(|one| Some(one.rule?.1)).collect();
+        let shown = all.into_iter().take(1 + MAX_PLACES).collect();
+        Self { shown, by, count, rules: rules.into_iter().collect() }
+    }
+
+    /// Returns the finding. `line` returns the file and line of each place, in the order of `shown` and `by`.
+    fn finding(&self, line: &mut impl FnMut(&At<'_>) -> (Option<String>, Option<usize>)) -> Finding {
+        let mut place = |one: &Found<'_>| {
+            let (file, own) = line(&one.at);
+            match &one.line {
+                Some((file, line)) => (Some(file.clone()), Some(*line)),
+                None => (file, own),
+            }
+        };
+        let first = self.shown[0];
+        let (file, own_line) = place(first);
+        let also = |one: &&Found<'_>| {
+            let (file, line) = place(one);
+            let reason = (one.reason != first.reason).then(|| one.reason.clone());
+            Also { path: one.at.path.clone(), file, line, reason }
+        };
+        let places = self.shown[1..].iter().map(also).collect();
+        let by = self.by.iter().map(|at| {
+            let (file, line) = line(at);
+            Place { rule: at.text.clone(), file, line }
+        });
+        Finding {
+            id: first.check.id,
+            severity: first.check.severity,
+            policy: label(&first.policy),
+            direction: first.rule.map(|(direction, _)| direction.name()),
+            rule: first.rule.map(|(_, at)| at),
+            path: first.at.path.clone(),
+            file,
+            line: own_line,
+            reason: first.reason.clone(),
+            mend: first.mend.clone(),
+            by: by.collect(),
+            removable_together: first.together,
+            count: self.count,
+            rules: self.rules.clone(),
+            places,
+        }
+    }
 }
 
 /// Returns the printed name of a policy.

@@ -4,9 +4,10 @@
 //!  state --compile, every rule kept--> Reachability --Removals--> dead: what can be removed, why, and what together
 //!    |                                      `-------------------> dns, ties, hits
 //!    |--policies, pods--> nobody: selectors and port names that match nothing
+//!    |                      `--custom resources--> makers: whose pods the state may lack
 //!    |--policies, Services--> blocks: addresses of pods and Services, exceptions that another rule allows again
 //!    `--text of the policy--> rules that policyTypes leaves out, empty lists
-//!  found --line lookup--> findings --report--> text, JSON, SARIF
+//!  found --join those of one cause, look up lines--> findings --report--> text, JSON, SARIF
 //! ```
 //! **Invariant.** A rule is dead if and only if removing it changes no verdict. Every other finding is a fact about the state; policies
 //! that may be intended are not reported.
@@ -16,6 +17,7 @@ mod dead;
 mod dns;
 mod finding;
 mod hits;
+mod makers;
 mod nobody;
 mod report;
 mod subject;
@@ -38,6 +40,7 @@ pub use self::finding::ids;
 use self::finding::{At, Check, EMPTY_LIST, Finding, Found, RULES_WITHOUT_TYPE, UNUSED_RULE};
 use self::hits::{Hits, Judges};
 pub use self::hits::{ReadCounters, Running};
+use self::makers::Makers;
 use self::report::Report;
 use self::subject::Subject;
 use crate::args::{Lint, LintFormat};
@@ -100,10 +103,11 @@ fn find<'a>(
         return found;
     }
     let addresses = blocks::PodAddresses::of(cache, pod_cidrs);
+    let makers = Makers::new(cache, &whole.custom);
     let ports = blocks::ServicePorts::of(&whole.services);
     for subject in subjects.iter().filter(|subject| !subject.pods.is_empty()) {
         for rule in &subject.rules {
-            found.extend(nobody::rule(cache, subject, rule));
+            found.extend(nobody::rule(cache, &makers, subject, rule));
             found.extend(blocks::of_pods(&addresses, subject, rule));
             found.extend(ports.confused(cache, subject, rule));
         }
@@ -112,7 +116,7 @@ fn find<'a>(
     let mut removals = Removals::of(state, pipeline.origins());
     found.extend(dns::find(cache, state, subjects));
     found.extend(dead::ties(pipeline, &removals, subjects));
-    let dead = dead::find(pipeline, &mut removals, subjects, &found);
+    let dead = dead::find(pipeline, &mut removals, &makers, subjects, &found);
     if let Some(hits) = hits {
         let used = subject::origins(pipeline);
         for subject in subjects.iter().filter(|subject| !subject.pods.is_empty()) {
@@ -166,6 +170,7 @@ fn remarked(check: &'static Check, error: &SourceError) -> Found<'static> {
         at: At { text: object.to_owned(), position: None::<&Position>, path: error.path.clone() },
         reason: error.problem.clone(),
         mend: error.help.clone(),
+        cause: None,
         by: Vec::new(),
         together: None,
         line: error.line.map(|line| (error.file.to_string(), line)),

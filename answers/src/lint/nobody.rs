@@ -14,51 +14,60 @@ use bulkhead_control::source::nearest_word;
 use super::finding::{
     Found, NAMED_PORT_MISSING, PEER_SELECTS_NOBODY, POLICY_SELECTS_NOBODY, RULE_NAMES_NOTHING, SEPARATE_SELECTORS,
 };
+use super::makers::Makers;
 use super::subject::{Rule, Subject, told};
 use crate::output::some_of;
 
 /// Maximum number of names in one line.
 const MAX_NAMED: usize = 5;
 
+/// The cause shared by a policy's peers about which the state has nothing similar: it may lack the pods of all of them.
+const UNKNOWN: &str = "unknown";
+
 /// Reports a policy that selects no pod. `None` if it selects one.
-pub(super) fn policy<'a>(cache: &Cache, subject: &Subject<'a>) -> Option<Found<'a>> {
+pub(super) fn policy<'a>(cache: &Cache, makers: &Makers<'a>, subject: &Subject<'a>) -> Option<Found<'a>> {
     if !subject.pods.is_empty() {
         return None;
     }
     let asks_for = &subject.asks_for;
-    let (reason, mend) = if subject.on_host_network > 0 {
+    if subject.on_host_network > 0 {
         let text = format!(
             "all pods that it selects ({asks_for}) are on the host network, and no policy is about those: it restricts nothing"
         );
-        (text, "remove the policy, or let the pods have a network of their own".to_owned())
-    } else {
-        let hint = cache.policies().get(&subject.name).and_then(|policy| {
-            let pods = || cache.pods_in(&policy.name.namespace).map(|(_, pod)| &pod.labels);
-            nearest_value(&policy.subject, || pods().collect())
-        });
-        let mend = hint.unwrap_or_else(|| "mend its selector, or remove the policy".to_owned());
-        (format!("no pod is selected ({asks_for}): it restricts nothing and allows nothing"), mend)
-    };
-    Some(subject.found(POLICY_SELECTS_NOBODY, reason, mend))
+        let mend = "remove the policy, or let the pods have a network of their own";
+        return Some(subject.found(POLICY_SELECTS_NOBODY, text, mend));
+    }
+    let hint = cache.policies().get(&subject.name).and_then(|policy| {
+        let pods = || cache.pods_in(&policy.name.namespace).map(|(_, pod)| &pod.labels);
+        nearest_value(&policy.subject, || pods().collect())
+    });
+    let reason = format!("no pod is selected ({asks_for}): it restricts nothing and allows nothing");
+    let mend = hint.clone().unwrap_or_else(|| "mend its selector, or remove the policy".to_owned());
+    let found = subject.found(POLICY_SELECTS_NOBODY, reason, mend);
+    Some(makers.beside(found, cache, &subject.selects, hint.is_some()))
 }
 
 /// Reports peers and port names of a rule that match nothing.
-pub(super) fn rule<'a>(cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec<Found<'a>> {
+pub(super) fn rule<'a>(cache: &Cache, makers: &Makers<'a>, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec<Found<'a>> {
     let mut found = Vec::new();
     let mut nobody = Vec::new();
     for (at, peer) in rule.peers() {
-        if let Some((reason, mend)) = why_nobody(cache, peer) {
-            match separated(cache, rule, at) {
-                Some((reason, mend)) if !subject.is_cluster() => {
-                    let at = subject.peer_at(rule, at);
-                    found.push(subject.found_in(SEPARATE_SELECTORS, rule, at, reason, mend));
-                }
-                _ => nobody.push((at, reason, mend)),
+        let Some(why) = why_nobody(cache, peer) else { continue };
+        match separated(cache, rule, at) {
+            Some((reason, mend)) if !subject.is_cluster() => {
+                let at = subject.peer_at(rule, at);
+                found.push(subject.found_in(SEPARATE_SELECTORS, rule, at, reason, mend));
             }
+            _ => nobody.push((at, peer, why)),
         }
     }
-    for (at, reason, mend) in nobody {
-        found.push(subject.found_in(PEER_SELECTS_NOBODY, rule, subject.peer_at(rule, at), reason, mend));
+    for (at, peer, Nobody { reason, mend, is_sure }) in nobody {
+        let one = subject.found_in(PEER_SELECTS_NOBODY, rule, subject.peer_at(rule, at), reason, mend);
+        let one = Found { cause: (!is_sure).then(|| UNKNOWN.to_owned()), ..one };
+        found.push(match peer {
+            Peer::Pods(peer) => makers.beside(one, cache, peer, is_sure),
+            Peer::Block(_) | Peer::Nodes(_) => one,
+        });
     }
     found.extend(named_ports(cache, subject, rule));
     found
@@ -74,26 +83,46 @@ pub(super) fn nothing<'a>(subject: &Subject<'a>, rule: &Rule<'a>, told: &[Found<
     })
 }
 
-/// Returns why a peer matches nothing, and a fix. `None` if it matches something.
-fn why_nobody(cache: &Cache, peer: &Peer) -> Option<(String, String)> {
+/// Why a peer matches nothing.
+struct Nobody {
+    reason: String,
+    mend: String,
+    /// Whether the remedy is about something in the state, so that the pods are probably not missing there.
+    is_sure: bool,
+}
+
+impl Nobody {
+    fn sure(reason: String, mend: impl Into<String>) -> Self {
+        Self { reason, mend: mend.into(), is_sure: true }
+    }
+
+    /// Uses `hint` as the remedy. Without one, the remedy is to mend `what`.
+    fn hinted(reason: String, hint: Option<String>, what: &str) -> Self {
+        let is_sure = hint.is_some();
+        Self { reason, mend: hint.unwrap_or_else(|| format!("mend the {what}, or remove the peer")), is_sure }
+    }
+}
+
+/// Returns why a peer matches nothing. `None` if it matches something.
+fn why_nobody(cache: &Cache, peer: &Peer) -> Option<Nobody> {
     match peer {
         Peer::Block(_) => None,
         Peer::Nodes(selector) => {
             let is_any = cache.nodes().values().any(|node| selector.matches(&node.labels));
             (!is_any && !cache.nodes().is_empty())
-                .then(|| (format!("no node is {selector}"), "mend the selector, or remove the peer".to_owned()))
+                .then(|| Nobody::hinted(format!("no node is {selector}"), None, "selector"))
         }
         Peer::Pods(peer) => cache.pods_of_peer(peer).is_empty().then(|| why_no_pod(cache, peer)),
     }
 }
 
-fn why_no_pod(cache: &Cache, peer: &PodPeer) -> (String, String) {
+fn why_no_pod(cache: &Cache, peer: &PodPeer) -> Nobody {
     let pods = || cache.pods().map(|(_, pod)| pod).filter(|pod| !pod.finished);
     let in_scope = |pod: &&Arc<Pod>| cache.scope_covers(&peer.namespaces, &pod.name.namespace);
     let named = told(peer);
     if pods().filter(in_scope).any(|pod| pod.host_network && peer.pods.matches(&pod.labels)) {
         let text = format!("{named}: these are on the host network, and are known by their nodes' addresses alone");
-        return (text, "name the nodes' addresses by ipBlock".to_owned());
+        return Nobody::sure(text, "name the nodes' addresses by ipBlock");
     }
     match &peer.namespaces {
         NamespaceScope::Own(_) => {
@@ -106,7 +135,7 @@ fn why_no_pod(cache: &Cache, peer: &PodPeer) -> (String, String) {
                 let text = format!(
                     "no pod: {named}. A podSelector alone looks in the policy's own namespace; such pods are in {names}"
                 );
-                return (text, "add a namespaceSelector to the same peer".to_owned());
+                return Nobody::sure(text, "add a namespaceSelector to the same peer");
             }
         }
         NamespaceScope::Selected(selector) => {
@@ -114,16 +143,14 @@ fn why_no_pod(cache: &Cache, peer: &PodPeer) -> (String, String) {
                 |namespace: &&Arc<Namespace>| scope_covers(&peer.namespaces, &namespace.name, Some(&namespace.labels));
             let known = !cache.namespaces().is_empty();
             if known && !cache.namespaces().values().any(|namespace| covered(&namespace)) {
-                let mend = namespace_name(cache, selector)
+                let hint = namespace_name(cache, selector)
                     .or_else(|| nearest_value(selector, || cache.namespaces().values().map(|of| &of.labels).collect()));
-                let mend = mend.unwrap_or_else(|| "mend the namespaceSelector, or remove the peer".to_owned());
-                return (format!("no namespace is {selector}"), mend);
+                return Nobody::hinted(format!("no namespace is {selector}"), hint, "namespaceSelector");
             }
         }
     }
     let hint = nearest_value(&peer.pods, || pods().filter(in_scope).map(|pod| &pod.labels).collect());
-    let mend = hint.unwrap_or_else(|| "mend the selector, or remove the peer".to_owned());
-    (format!("no pod: {named}"), mend)
+    Nobody::hinted(format!("no pod: {named}"), hint, "selector")
 }
 
 /// Suggests the label with a namespace's name. `None` unless the selector's label is unknown but its value is a namespace's name.

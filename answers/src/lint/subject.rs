@@ -28,6 +28,8 @@ pub(super) struct Subject<'a> {
     pub(super) pods: Vec<&'a Arc<Pod>>,
     /// Number of selected pods on the host network, to which no policy applies.
     pub(super) on_host_network: usize,
+    /// The policy's pod selector.
+    pub(super) selects: PodPeer,
     /// The policy's pod selector as text.
     pub(super) asks_for: String,
 }
@@ -64,6 +66,10 @@ impl<'a> Subject<'a> {
                 rules: rules.collect(),
                 pods,
                 on_host_network: others.iter().filter(|pod| pod.host_network).count(),
+                selects: PodPeer {
+                    namespaces: NamespaceScope::Own(policy.name.namespace.clone()),
+                    pods: policy.subject.clone(),
+                },
                 asks_for: format!("{} in namespace {}", policy.subject, policy.name.namespace),
             }
         });
@@ -86,6 +92,7 @@ impl<'a> Subject<'a> {
                 rules: rules.collect(),
                 pods: pods.collect(),
                 on_host_network: 0,
+                selects: policy.subject.clone(),
                 asks_for: told(&policy.subject),
             }
         });
@@ -135,6 +142,7 @@ impl<'a> Subject<'a> {
             at: self.at(),
             reason: reason.into(),
             mend: mend.into(),
+            cause: None,
             by: Vec::new(),
             together: None,
             line: None,

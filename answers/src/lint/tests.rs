@@ -12,6 +12,7 @@ use bulkhead_control::reachability::difference::Difference;
 use bulkhead_control::reachability::removal::Removals;
 use bulkhead_control::source::{Strictness, load_text};
 
+use super::makers::Makers;
 use super::subject::{RuleKey, Subject};
 use super::{dead, nobody};
 use crate::claims::tests::{Random, state};
@@ -50,11 +51,12 @@ fn a_rule_is_called_dead_exactly_when_nothing_changes_without_it_and_is_told_by_
         let whole = Reachability::of(&pipeline, pipeline.mirror().unwrap());
         let mut removals = Removals::of(&whole, pipeline.origins());
         let subjects = Subject::all(pipeline.cache());
+        let makers = Makers::new(pipeline.cache(), &[]);
         let mut told = Vec::new();
         for subject in subjects.iter().filter(|subject| !subject.pods.is_empty()) {
-            told.extend(subject.rules.iter().flat_map(|rule| nobody::rule(pipeline.cache(), subject, rule)));
+            told.extend(subject.rules.iter().flat_map(|rule| nobody::rule(pipeline.cache(), &makers, subject, rule)));
         }
-        let dead = dead::find(&pipeline, &mut removals, &subjects, &told);
+        let dead = dead::find(&pipeline, &mut removals, &makers, &subjects, &told);
         let before = reachability(objects.clone());
         for subject in &subjects {
             for rule in &subject.rules {

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object};
+use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object, Transport};
 use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::Refusal;
 use bulkhead_control::service::Settings;
-use bulkhead_control::source::{Loaded, Options, ServiceKinds, SourceErrors, Strictness};
+use bulkhead_control::source::{CustomResource, Loaded, Options, ServiceKinds, SourceErrors, Strictness};
 use bulkhead_control::ties::{self, Tie};
 
 use crate::args::{Planned, State};
@@ -63,6 +63,24 @@ pub fn load(input: &Input<'_>, planned: Option<&Planned>) -> anyhow::Result<Pipe
     Ok(compiled(input, Pipeline::without_tables(options.semantics.default_isolation()), loaded)?.0)
 }
 
+/// Like [`load`] with templates, and returns the ports that pods and templates declare.
+///
+/// # Errors
+/// See [`load`].
+pub fn load_with_ports(input: &Input<'_>, planned: &Planned) -> anyhow::Result<(Pipeline, BTreeSet<(u16, Transport)>)> {
+    let options = input.options(Some(planned))?;
+    let mut loaded = input.sources.load(&options)??;
+    let named = loaded.objects.iter().filter_map(|object| match object {
+        Object::Pod(pod) => Some(&pod.ports),
+        _ => None,
+    });
+    // Pods of a bundle have only their named ports.
+    let mut ports: BTreeSet<_> = named.flatten().map(|port| (port.port, port.transport)).collect();
+    ports.append(&mut loaded.declared_ports);
+    let pipeline = Pipeline::without_tables(options.semantics.default_isolation());
+    Ok((compiled(input, pipeline, loaded)?.0, ports))
+}
+
 /// Like [`load`], with the Services and EndpointSlices of the state. Unless `is_about_services`, a fault of a Service is a warning, and all
 /// Services are ignored.
 ///
@@ -101,6 +119,8 @@ pub struct Whole {
     pub idle_rules: SourceErrors,
     /// Warnings about empty lists in policies, as in [`Loaded::empty_lists`].
     pub empty_lists: SourceErrors,
+    /// Custom resources that may make pods, as in [`Loaded::custom`].
+    pub custom: Vec<CustomResource>,
 }
 
 /// Reads a state with its Services, and simulated pods for workloads without pods. If a Service has a fault, warns and ignores all
@@ -113,6 +133,7 @@ pub fn load_whole(input: &Input<'_>, planned: &Planned, with_deciding: bool) -> 
     let isolation = options.semantics.default_isolation();
     let mut loaded = read_with_services(input, &options, false)?;
     let (idle_rules, empty_lists) = (std::mem::take(&mut loaded.idle_rules), std::mem::take(&mut loaded.empty_lists));
+    let custom = std::mem::take(&mut loaded.custom);
     tell_loaded(&loaded, &idle_rules);
     let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
     let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
@@ -128,7 +149,7 @@ pub fn load_whole(input: &Input<'_>, planned: &Planned, with_deciding: bool) -> 
     contests::check(&pipeline, input.state.lenient)?;
     warn_of_missing_namespaces(&pipeline);
     warn_of_missing_nodes(&pipeline);
-    Ok(Whole { pipeline, deciding, services, idle_rules, empty_lists })
+    Ok(Whole { pipeline, deciding, services, idle_rules, empty_lists, custom })
 }
 
 fn read_with_services(input: &Input<'_>, options: &Options, is_about_services: bool) -> anyhow::Result<Loaded> {

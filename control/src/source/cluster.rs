@@ -18,10 +18,10 @@ use super::outcome::Model;
 use super::owner;
 use super::path::FieldPath;
 use super::policy::{block_of, port_number, transport};
-use super::raw::{self, List, Mapping, RawContainer, RawNodeStatus, RawPodStatus};
+use super::raw::{self, List, Mapping, RawContainer, RawContainerPort, RawNodeStatus, RawPodStatus};
 use crate::object::{
     ContainerPort, DENIED_ANNOTATION, Denied, HostPort, ISOLATION_ANNOTATION, IngressIsolation, Labels, Lifetime,
-    NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid,
+    NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod, STATIC_POD_ANNOTATION, Timestamp, Transport, Uid,
 };
 
 /// The annotation in which Multus and other meta plugins list a pod's interfaces. Source: Network Plumbing Working Group, "Kubernetes
@@ -262,6 +262,9 @@ impl Ports {
     ) {
         for (at, Mapping(container)) in containers.iter().flatten().enumerate() {
             for (port_at, Mapping(raw)) in container.ports.iter().flatten().enumerate() {
+                if serves(container) {
+                    findings.declared_ports.extend(declared(raw));
+                }
                 let name = raw.name.as_deref().filter(|name| !name.is_empty());
                 // Programs write 0 for no host port.
                 let number = raw.host_port.filter(|&number| number != 0);
@@ -283,6 +286,12 @@ impl Ports {
             }
         }
     }
+}
+
+/// Returns a container port. `None` if it is invalid, which is a problem only for a port with a name or a host port.
+fn declared(raw: &RawContainerPort) -> Option<(u16, Transport)> {
+    let port = u16::try_from(raw.container_port).ok().filter(|&port| port > 0)?;
+    Some((port, Transport::from_name(raw.protocol.as_deref().unwrap_or("TCP"))?))
 }
 
 /// Returns the MAC address of a pod's default interface. `None` if the annotation does not contain a valid one. That is no error: the

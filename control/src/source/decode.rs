@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::cluster_policy;
+use super::custom::{self, Described};
 use super::error::{Problem, quoted};
 use super::fallback;
 use super::kinds;
@@ -35,6 +36,8 @@ pub(super) enum Decoded {
         api_version: String,
         /// The object's kind, such as `Deployment`.
         kind: String,
+        /// What a custom resource says about its pods. `None` if it describes none.
+        pods: Option<Box<Described>>,
     },
     /// A document or list whose objects cannot be determined.
     Unreadable(Problem),
@@ -142,7 +145,10 @@ fn decode_by(value: &Value, model: Model) -> Decoded {
         (service::SLICE_API, service::SLICE_KIND) => service::slice(value),
         _ => match meant_as_policy(api_version, kind) {
             Some(problem) => policy::read(value, PolicyVersion::V1, Some(problem)),
-            None => return Decoded::Skipped { api_version: api_version.to_owned(), kind: kind.to_owned() },
+            None => {
+                let pods = custom::read(api_version, kind, value);
+                return Decoded::Skipped { api_version: api_version.to_owned(), kind: kind.to_owned(), pods };
+            }
         },
     };
     Decoded::Read(Box::new(read))

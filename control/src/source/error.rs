@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::path::FieldPath;
+use crate::object::Transport;
 
 /// Number of errors, and of warnings, kept in full. Beyond it, [`SourceErrors`] only counts: more than a screen of messages helps no
 /// reader, and a hostile file must not fill the memory with messages.
@@ -152,6 +153,8 @@ pub(super) struct Findings {
     pub(super) idle_rules: Vec<Problem>,
     /// Empty lists of peers or ports, which allow every peer or port.
     pub(super) empty_lists: Vec<Problem>,
+    /// The valid container ports of a pod or a pod template, with and without names. Policy needs only the named ones.
+    pub(super) declared_ports: Vec<(u16, Transport)>,
 }
 
 impl Findings {

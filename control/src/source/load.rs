@@ -183,7 +183,12 @@ impl Loader {
 
     fn settle(&mut self, decoded: Decoded, context: &mut Context<'_>) {
         let read = match decoded {
-            Decoded::Skipped { api_version, kind } => return self.skip(&api_version, &kind, context),
+            Decoded::Skipped { api_version, kind, pods } => {
+                if let (Some(pods), Templates::Read(_)) = (pods, &self.options.templates) {
+                    self.loaded.custom.push(pods.at(context.position()));
+                }
+                return self.skip(&api_version, &kind, context);
+            }
             Decoded::Unreadable(problem) | Decoded::NoObject(problem) => {
                 return self.report(Severity::Error, context, None, problem);
             }
@@ -214,6 +219,9 @@ impl Loader {
         let consequence = if survives { consequence(&read.outcome) } else { "" };
         let label = Some(read.label.as_str()).filter(|label| !label.is_empty());
         self.loaded.faulty += usize::from(!read.findings.problems.is_empty());
+        if matches!(self.options.templates, Templates::Read(_)) {
+            self.loaded.declared_ports.extend(read.findings.declared_ports);
+        }
         for mut problem in read.findings.problems {
             problem.help.push_str(consequence);
             self.report(severity, context, label, problem);
@@ -270,6 +278,9 @@ impl Loader {
             Strictness::Lenient => (Severity::Warning, consequence(&Outcome::Nothing)),
         };
         self.loaded.faulty += usize::from(!read.findings.problems.is_empty());
+        if matches!(self.options.templates, Templates::Read(_)) {
+            self.loaded.declared_ports.extend(read.findings.declared_ports);
+        }
         for mut problem in read.findings.problems {
             problem.help.push_str(consequence);
             self.report(severity, context, Some(&read.label), problem);

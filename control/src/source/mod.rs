@@ -48,6 +48,7 @@
 mod address;
 mod cluster;
 mod cluster_policy;
+mod custom;
 mod decode;
 mod document;
 mod enforcement;
@@ -95,14 +96,15 @@ mod tests_services;
 mod tests_templates;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use custom::CustomResource;
 pub use error::{MAX_SHOWN, SourceError, SourceErrors};
 pub use options::{Folders, KindName, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced};
 
-use crate::object::{Object, Position};
+use crate::object::{Object, Position, Transport};
 
 /// The objects of all inputs, with counts and warnings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,6 +116,10 @@ pub struct Loaded {
     pub skipped: BTreeMap<String, usize>,
     /// Number of skipped objects per kind in [`Options::ignored`], with the same keys. These kinds restrict traffic.
     pub ignored: BTreeMap<String, usize>,
+    /// The skipped custom resources whose operators may make pods. Empty unless [`Templates::Read`] is set.
+    pub custom: Vec<CustomResource>,
+    /// The ports that containers of pods and of pod templates declare. Empty unless [`Templates::Read`] is set.
+    pub declared_ports: BTreeSet<(u16, Transport)>,
     /// Warnings about accepted input. In [`Strictness::Lenient`] also every fault, since none refuses the input.
     pub warnings: SourceErrors,
     /// Number of files read, including standard input.

@@ -190,6 +190,7 @@ fn pod_of(template: RawTemplate, path: &FieldPath, findings: &mut Findings) -> O
     let within = |problem: Problem| Problem { path: path.join(&problem.path), ..problem };
     findings.problems.extend(own.problems.into_iter().map(within));
     findings.warnings.extend(own.warnings.into_iter().map(within));
+    findings.declared_ports.extend(own.declared_ports);
     Some(Pod { planned: true, ..pod? })
 }
 

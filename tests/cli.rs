@@ -7,6 +7,7 @@ mod cluster_policy;
 mod cni;
 mod diff;
 mod lint;
+mod names;
 mod reach;
 mod renderers;
 mod resolve;

@@ -100,7 +100,7 @@ fn other_nodes_pods_are_known_by_name_and_their_part_is_said_to_be_judged_elsewh
 
     for (from, to, part) in [
         ("default/far", "192.0.2.1", "neither default/far nor 192.0.2.1 is on node node-1"),
-        ("default/nobody", "default/b", "the state has no pod default/nobody"),
+        ("default/nobody", "default/b", "no pod default/nobody in the state"),
         ("default/b", "default/b", "is both source and destination"),
         ("default/far", "fd00::1", "no address family in common"),
     ] {

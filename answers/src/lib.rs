@@ -31,6 +31,7 @@ pub mod fabric;
 pub mod flows;
 pub mod learn;
 pub mod lint;
+pub mod named;
 pub mod output;
 mod places;
 pub mod reach;

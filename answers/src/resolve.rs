@@ -13,7 +13,7 @@ use bulkhead_control::source::{Options, ServiceKinds, Strictness, Unenforced};
 
 use crate::args::Resolve;
 use crate::bundle::Sources;
-use crate::output;
+use crate::{named, output};
 
 pub use told::Told;
 
@@ -95,10 +95,5 @@ fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
     if nodes().any(|known| known == node) {
         return Ok(());
     }
-    let known: Vec<&str> = nodes().collect();
-    let help = match known.as_slice() {
-        [] => "add the output of `kubectl get nodes -o yaml` to --state".to_owned(),
-        known => format!("it has {}", output::some_of(known, 8)),
-    };
-    bail!("no node `{}` in the state\n  help: {help}", output::printable(node))
+    Err(named::no_node(node, &nodes().collect::<Vec<_>>()).into())
 }

@@ -17,7 +17,7 @@ use bulkhead_dataplane::{NextHop, PortConfig, PortId, PortKind, Routes, Snapshot
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::services::Adapter;
-use crate::{output, services};
+use crate::{named, services};
 pub use attribution::{Attribution, ClusterPolicyRef, PolicyRef, attribution, origin, position};
 pub use load::{
     Input, Whole, check_refusals, enforce_all, left_open, load, load_node, load_whole, load_with_ports,
@@ -45,14 +45,7 @@ pub fn check_node(pipeline: &Pipeline, node: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     let known: BTreeSet<&str> = cache.nodes().keys().chain(hosting()).map(|name| &**name).collect();
-    if known.is_empty() {
-        bail!(
-            "no node `{node}`: the state has no Node and no pod with spec.nodeName\n  \
-             help: add the output of `kubectl get nodes,pods -A -o yaml` to --state"
-        );
-    }
-    let names: Vec<&str> = known.into_iter().collect();
-    bail!("no node `{node}` in the state\n  help: it has {}", output::some_of(&names, 10))
+    Err(named::no_node(node, &known.into_iter().collect::<Vec<_>>()).into())
 }
 
 /// Returns the name of a port: `namespace/pod`, `uplink` or `host`.

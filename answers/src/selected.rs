@@ -2,13 +2,16 @@
 //!
 //! Evaluates no connection: `explain` does that.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::bail;
+use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{
-    ClusterPolicy, Enforcement, IpBlock, NamespaceScope, Peer, Pod, PodName, PodPeer, Policy, PolicyPort, PolicyRule,
+    ClusterPolicy, Enforcement, IpBlock, Labels, NamespaceScope, Peer, Pod, PodPeer, Policy, PolicyPort, PolicyRule,
     PolicyVersion, Position, Tier,
 };
 use bulkhead_control::origin::Direction;
@@ -16,10 +19,12 @@ use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
 use bulkhead_control::selector::Selector;
 use serde::Serialize;
 
-use crate::args::Policies;
+use crate::args::{EndName, Policies};
+use crate::named;
 use crate::output::{self, printable};
 use crate::places::Places;
 use crate::run::{self, Input};
+use crate::workload;
 
 /// The answer: a pod, and the policies that select it, by direction.
 #[derive(Serialize)]
@@ -82,22 +87,22 @@ struct Rule {
     line: Option<usize>,
 }
 
+/// Maximum number of pods named in an error.
+const MAX_NAMED: usize = 8;
+
 /// Prints the policies of a state that select the pod, and their effect.
 ///
 /// # Errors
 /// If the state cannot be read or has no such pod.
-pub fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
+pub fn run(args: &Policies, pod: &EndName) -> anyhow::Result<ExitCode> {
     let pipeline = run::load(&Input::open(&args.state)?, Some(&args.planned))?;
     let cache = pipeline.cache();
-    let found = cache.pod_key(pod).and_then(|key| cache.pod(key));
-    let found = found.with_context(|| {
-        format!("no pod {pod} in the state\n  help: use the name of a pod, or of a workload without pods, as `reach` lists them")
-    })?;
+    let found = of_name(cache, pod)?;
     let places = Places::of(&pipeline);
     let side = |direction| side(&pipeline, &places, found, direction);
     let labels: Vec<String> = found.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     let answer = Answer {
-        pod: pod.to_string(),
+        pod: found.name.to_string(),
         workload: found.workload().to_string(),
         labels: labels.join(","),
         selectable: found.is_endpoint(),
@@ -106,6 +111,41 @@ pub fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
     };
     output::answer(args.admin.output, &answer, |out| answer.write(out))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the pod that the name means: of several, one that stands for all, because policies select by labels.
+///
+/// # Errors
+/// If the name means no pod, or pods with different labels.
+fn of_name<'a>(cache: &'a Cache, name: &EndName) -> anyhow::Result<&'a Arc<Pod>> {
+    let pods = match name {
+        EndName::Address(address) => {
+            let pods = cache.pods_at(*address).map(|(_, pod)| pod).filter(|pod| !pod.finished && !pod.host_network);
+            pods.collect()
+        }
+        // A node has no policies, but a namespace may be called `node`.
+        EndName::Node(node) => named::pods(cache, &EndName::Pod(EndName::of_namespace_node(node)))?,
+        EndName::Pod(name) => match cache.pod_key(name).and_then(|key| cache.pod(key)) {
+            Some(pod) => vec![pod],
+            None => named::pods(cache, &EndName::Pod(name.clone()))?,
+        },
+        EndName::Workload(_) | EndName::Labels(_) => named::pods(cache, name)?,
+    };
+    let Some(first) = pods.first() else { bail!("no pod has the address {name}\n  help: write namespace/pod") };
+    let kinds: BTreeSet<(Labels, bool)> =
+        pods.iter().map(|pod| (workload::stable(&pod.labels), pod.is_endpoint())).collect();
+    if kinds.len() > 1 {
+        let names: Vec<String> = pods.iter().map(|pod| pod.name.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        bail!(
+            "the pods of {name} have different labels, so different policies may select them\n  help: choose one of {}",
+            output::some_of(&names, MAX_NAMED)
+        );
+    }
+    if pods.len() > 1 {
+        output::note(&format!("{} pods with these labels; shown for {}", pods.len(), first.name));
+    }
+    Ok(first)
 }
 
 fn side(pipeline: &Pipeline, places: &Places<'_>, pod: &Pod, direction: Direction) -> Side {

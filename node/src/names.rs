@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bulkhead_answers::args::EndName;
+use bulkhead_answers::named::Unknown;
 use bulkhead_observe::admin::{Enforcement, PolicyQuestion};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
@@ -23,12 +24,12 @@ impl Names {
         (Self(ask), lookups)
     }
 
-    /// Returns the addresses of a pod or node. `None` if the state has no such pod or node.
+    /// Returns the addresses of the pods or the node that a name means, or why the state has none.
     pub(crate) fn addresses(
         &self,
         name: &EndName,
         patience: Duration,
-    ) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
+    ) -> Result<Result<Vec<IpAddr>, Unknown>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Named(name.clone(), reply))
     }
 
@@ -76,7 +77,7 @@ impl Names {
 
 /// A query of [`Names`] to the policy thread, with the channel for its answer.
 pub(crate) enum Lookup {
-    Named(EndName, Sender<Option<Vec<IpAddr>>>),
+    Named(EndName, Sender<Result<Vec<IpAddr>, Unknown>>),
     Services(Asked, Sender<Translations>),
     Owners(Vec<IpAddr>, Sender<Vec<String>>),
     Ends(Vec<IpAddr>, Sender<Vec<EndFacts>>),

@@ -19,6 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bulkhead_answers::args::EndName;
+use bulkhead_answers::named::Unknown;
 use bulkhead_cluster::kubernetes::{Follower, SourceHealth};
 use bulkhead_control::pipeline::AuditedPolicy;
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
@@ -177,13 +178,13 @@ impl Observer {
         answered
     }
 
-    /// Returns the addresses of a pod or node. `None` if the state has no such pod or node. An error if the policy thread is busy for
+    /// Returns the addresses of the pods or the node that a name means, or why the state has none. An error if the policy thread is busy for
     /// longer than `patience`.
     pub(super) fn addresses_of(
         &self,
         name: &EndName,
         patience: Duration,
-    ) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
+    ) -> Result<Result<Vec<IpAddr>, Unknown>, RecvTimeoutError> {
         self.names.addresses(name, patience)
     }
 

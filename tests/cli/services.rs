@@ -337,7 +337,7 @@ fn each_family_of_a_service_is_asked_about_by_itself() {
 fn nonsense_about_services_is_an_error_with_a_remedy() {
     let from = ["explain", "--from", "shop/cart", "--to"];
     for (to, parts) in [
-        ("service/shop/wbe", vec!["no Service shop/wbe in the state", "it has shop/web, shop/shopfront"]),
+        ("service/shop/wbe", vec!["no Service shop/wbe in the state", "did you mean shop/web?"]),
         (
             "service/other/none",
             vec!["no Service other/none", "no Service in namespace other and no Service named none"],

@@ -5,11 +5,11 @@ use super::{EndName, PortProtocol, Target};
 /// The connection to explain: its client, server and port.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Asked {
-    /// Client: namespace/pod, a node or an IP address
-    #[arg(long, value_name = "NAMESPACE/POD|node/NAME|IP")]
+    /// Client: a pod (namespace/pod), the pods of a workload (deploy/shop/web) or with labels (`app=web -n shop`), a node or an IP address
+    #[arg(long, value_name = "NAMESPACE/POD|KIND/NAMESPACE/NAME|LABELS -n NAMESPACE|node/NAME|IP")]
     pub from: EndName,
-    /// Server: namespace/pod, a node, an IP address, or a Service
-    #[arg(long, value_name = "NAMESPACE/POD|node/NAME|IP|service/NAMESPACE/NAME[:PORT]")]
+    /// Server: in the same forms, or a Service
+    #[arg(long, value_name = "END|service/NAMESPACE/NAME[:PORT]")]
     pub to: Target,
     /// Destination port and protocol, e.g. 80/TCP; optional for a Service with one port
     #[arg(long, value_name = "PORT/PROTOCOL")]

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bulkhead_control::object::{PodName, Transport};
+use bulkhead_control::selector::{Condition, Requirement, Selector};
 
 /// A destination port and its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +36,60 @@ impl FromStr for PortProtocol {
     }
 }
 
-/// One end of a connection as the user names it.
+/// One end of a connection as the user names it. Every option that names an end accepts these forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndName {
-    /// A pod by namespace and name.
+    /// `shop/web`: the pod with this name, or else the pods of the workload with this name.
     Pod(PodName),
+    /// `deploy/shop/web`: the pods of a workload. `pod/shop/web` is a pod.
+    Workload(Workload),
+    /// `app=web -n shop`: the pods with these labels in a namespace.
+    Labels(PodLabels),
     /// A node by name: `node/n1`. A pod of a namespace called `node` is written the same way, see [`Self::of_namespace_node`].
     Node(Arc<str>),
     /// The address of a pod, or one outside the cluster.
     Address(IpAddr),
 }
+
+/// A workload by kind and name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// The kind as in objects, such as `Deployment`.
+    pub kind: &'static str,
+    /// Namespace and name.
+    pub name: PodName,
+}
+
+/// Pods by namespace and labels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodLabels {
+    /// The pods' namespace.
+    pub namespace: Arc<str>,
+    /// The labels that the pods must have.
+    pub selector: Selector,
+}
+
+/// The kinds of workloads, with the names that kubectl accepts in lower case.
+const KINDS: [(&str, &[&str]); 8] = [
+    ("Pod", &["pod", "pods", "po"]),
+    ("Deployment", &["deployment", "deployments", "deploy"]),
+    ("StatefulSet", &["statefulset", "statefulsets", "sts"]),
+    ("DaemonSet", &["daemonset", "daemonsets", "ds"]),
+    ("ReplicaSet", &["replicaset", "replicasets", "rs"]),
+    ("ReplicationController", &["replicationcontroller", "replicationcontrollers", "rc"]),
+    ("CronJob", &["cronjob", "cronjobs", "cj"]),
+    ("Job", &["job", "jobs"]),
+];
+
+/// Returns the kind that a word names, such as `Deployment` for `deploy`.
+fn kind_named(word: &str) -> Option<&'static str> {
+    let word = word.to_ascii_lowercase();
+    KINDS.iter().find(|(_, words)| words.contains(&word.as_str())).map(|(kind, _)| *kind)
+}
+
+/// The forms of an end, for messages.
+const END_FORMS: &str = "namespace/pod, KIND/NAMESPACE/NAME as in deploy/shop/web, node/NAME, an IP address or labels with a \
+                                    namespace as in `app=web -n shop`";
 
 impl FromStr for EndName {
     type Err = String;
@@ -53,13 +98,49 @@ impl FromStr for EndName {
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(address));
         }
+        if text.contains('=') || text.contains(' ') {
+            return text.parse().map(Self::Labels);
+        }
+        let wrong = || format!("`{text}` is neither {END_FORMS}");
         match text.split_once('/') {
             Some(("node", name)) if !name.is_empty() => Ok(Self::Node(name.into())),
-            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
-                Ok(Self::Pod(PodName::new(namespace, name)))
+            Some((first, rest)) if !first.is_empty() && !rest.is_empty() => {
+                match (kind_named(first), rest.split_once('/')) {
+                    (Some(_), Some((namespace, name))) if namespace.is_empty() || name.is_empty() => Err(wrong()),
+                    (Some("Pod"), Some((namespace, name))) => Ok(Self::Pod(PodName::new(namespace, name))),
+                    (Some(kind), Some((namespace, name))) => {
+                        Ok(Self::Workload(Workload { kind, name: PodName::new(namespace, name) }))
+                    }
+                    // A planned pod's name may contain a slash.
+                    _ => Ok(Self::Pod(PodName::new(first, rest))),
+                }
             }
-            _ => Err(format!("`{text}` is neither namespace/pod, node/NAME nor an IP address")),
+            _ => Err(wrong()),
         }
+    }
+}
+
+impl FromStr for PodLabels {
+    type Err = String;
+
+    /// Parses `app=web,tier=front -n shop`. The namespace may also come first.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (labels, namespace) = match words[..] {
+            [labels, "-n" | "--namespace", namespace] | ["-n" | "--namespace", namespace, labels] => {
+                (labels, namespace)
+            }
+            _ => return Err(format!("`{text}` needs labels and a namespace; write for example `app=web -n shop`")),
+        };
+        let requirement = |pair: &str| {
+            let (key, value) = pair.split_once("==").or_else(|| pair.split_once('='))?;
+            (!key.is_empty() && !key.ends_with('!'))
+                .then(|| Requirement { key: key.into(), condition: Condition::In(vec![value.into()]) })
+        };
+        let wrong = |pair: &str| format!("`{pair}` is no label; write KEY=VALUE, several with commas between them");
+        let requirements: Result<Vec<_>, _> =
+            labels.split(',').map(|pair| requirement(pair).ok_or_else(|| wrong(pair))).collect();
+        Ok(Self { namespace: namespace.into(), selector: Selector::new(requirements?) })
     }
 }
 
@@ -75,6 +156,8 @@ impl std::fmt::Display for EndName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Pod(name) => write!(f, "{name}"),
+            Self::Workload(Workload { kind, name }) => write!(f, "{}/{name}", kind.to_ascii_lowercase()),
+            Self::Labels(PodLabels { namespace, selector }) => write!(f, "{selector} -n {namespace}"),
             Self::Node(name) => write!(f, "node/{name}"),
             Self::Address(address) => write!(f, "{address}"),
         }
@@ -93,6 +176,38 @@ mod tests {
         assert_eq!("9/SCTP".parse(), Ok(PortProtocol { port: 9, transport: Transport::Sctp }));
         for wrong in ["0/TCP", "65536/TCP", "http/TCP", "80/ICMP", "/TCP", ""] {
             assert!(wrong.parse::<PortProtocol>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_a_workload_or_labels_in_any_spelling_that_kubectl_takes() {
+        let web = |kind| EndName::Workload(Workload { kind, name: PodName::new("shop", "web") });
+        for (text, kind) in [
+            ("deploy/shop/web", "Deployment"),
+            ("Deployment/shop/web", "Deployment"),
+            ("sts/shop/web", "StatefulSet"),
+            ("cj/shop/web", "CronJob"),
+        ] {
+            assert_eq!(text.parse(), Ok(web(kind)), "{text}");
+            assert_eq!(web(kind).to_string().parse(), Ok(web(kind)), "{text}");
+        }
+        assert_eq!("pod/shop/web".parse(), Ok(EndName::Pod(PodName::new("shop", "web"))));
+        // The name of a planned pod that shares it with another workload, and a pod of a namespace named like a kind.
+        assert_eq!("shop/job/web".parse(), Ok(EndName::Pod(PodName::new("shop", "job/web"))));
+        assert_eq!("deploy/web".parse(), Ok(EndName::Pod(PodName::new("deploy", "web"))));
+        let both: EndName = "tier=front,app=web -n shop".parse().unwrap();
+        assert_eq!("-n shop app==web,tier=front".parse(), Ok(both.clone()));
+        assert_eq!(both.to_string(), "app=web,tier=front -n shop");
+        for (wrong, help) in [
+            ("app=web", "needs labels and a namespace"),
+            ("app=web -n", "needs labels and a namespace"),
+            ("app=web,x -n shop", "`x` is no label"),
+            ("app!=web -n shop", "`app!=web` is no label"),
+            ("deploy/shop/", "is neither"),
+            ("web", "is neither"),
+        ] {
+            let error = wrong.parse::<EndName>().unwrap_err();
+            assert!(error.contains(help), "{wrong}: {error}");
         }
     }
 

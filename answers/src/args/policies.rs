@@ -1,9 +1,5 @@
 //! Arguments of `bulkhead policies`.
 
-use std::str::FromStr;
-
-use bulkhead_control::object::PodName;
-
 use super::{Admin, EndName, Planned, State};
 
 /// `bulkhead policies`.
@@ -18,20 +14,14 @@ pub struct Policies {
     /// The vswitch to query and the output format.
     #[command(flatten)]
     pub admin: Admin,
-    /// List the policies of the state that select this pod, and their effect
-    #[arg(long, value_name = "NAMESPACE/POD", requires = "paths", value_parser = pod)]
-    pub pod: Option<PodName>,
+    /// List the policies of the state that select this pod, and their effect: namespace/pod, the pods of a workload (deploy/shop/web) or
+    /// with labels (`app=web -n shop`), or a pod's address
+    #[arg(long, value_name = "NAMESPACE/POD|KIND/NAMESPACE/NAME|LABELS -n NAMESPACE|IP", requires = "paths")]
+    pub pod: Option<EndName>,
     /// State to read.
     #[command(flatten)]
     pub state: State,
     /// How to treat workloads without pods in the state.
     #[command(flatten)]
     pub planned: Planned,
-}
-
-fn pod(text: &str) -> Result<PodName, String> {
-    match EndName::from_str(text) {
-        Ok(EndName::Pod(name)) => Ok(name),
-        _ => Err(format!("`{text}` is no pod; write NAMESPACE/NAME")),
-    }
 }

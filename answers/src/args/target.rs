@@ -38,9 +38,10 @@ pub enum ServicePortWord {
 impl FromStr for Target {
     type Err = String;
 
-    /// Parses a target. `service/web` is the pod `web` in namespace `service`: a Service needs its namespace.
+    /// Parses a target; `svc` is `service`. `service/web` is the pod `web` in namespace `service`: a Service needs its namespace.
     fn from_str(text: &str) -> Result<Self, String> {
-        let Some(rest) = text.strip_prefix("service/") else { return text.parse().map(Self::End) };
+        let rest = ["service/", "svc/"].into_iter().find_map(|kind| text.strip_prefix(kind));
+        let Some(rest) = rest else { return text.parse().map(Self::End) };
         let (name, port) = match rest.split_once(':') {
             Some((name, port)) => (name, Some(port)),
             None => (rest, None),
@@ -108,6 +109,7 @@ mod tests {
     fn a_target_is_a_service_only_with_its_namespace() {
         let service = |port| Ok(Target::Service(ServiceTarget { name: ServiceName::new("x", "web"), port }));
         assert_eq!("service/x/web".parse(), service(None));
+        assert_eq!("svc/x/web".parse(), service(None));
         assert_eq!("service/x/web:http".parse(), service(Some(ServicePortWord::Name("http".into()))));
         assert_eq!("service/x/web:53".parse(), service(Some(ServicePortWord::Number(53, None))));
         assert_eq!("service/x/web:53/udp".parse(), service(Some(ServicePortWord::Number(53, Some(Transport::Udp)))));
@@ -122,7 +124,7 @@ mod tests {
             ("service/x/web:65536", "is no port"),
             ("service/x/web:http/TCP", "is no port"),
             ("service/x/web:80/HTTP", "unknown protocol `HTTP`"),
-            ("web", "neither namespace/pod, node/NAME nor an IP address"),
+            ("web", "neither namespace/pod, KIND/NAMESPACE/NAME"),
         ] {
             let error = wrong.parse::<Target>().unwrap_err();
             assert!(error.contains(help), "{wrong}: {error}");

@@ -1,16 +1,18 @@
 //! Resolves the ends that the user named into pairs of addresses, one per common family.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::ObjectName;
 use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::reachability::Reachability;
 
 use crate::args::{Asked, Destination, EndName, PortProtocol, ServiceTarget, Target};
 use crate::contests;
-use crate::fabric::{self, End};
+use crate::fabric::End;
+use crate::named::{self, Named};
 use crate::output;
-use crate::run;
 use crate::translate::{Leg, Services, Translation, port_text};
 
 /// A question about a connection between two addresses.
@@ -32,13 +34,13 @@ pub(super) fn all(
         Target::End(name) => {
             let port = asked.port.context("--port is missing\n  help: add it, for example --port 80/TCP")?;
             let mut questions = Vec::new();
-            for (from, to) in pairs(sources, &ends(pipeline, name)?)? {
+            for (from, to) in distinct(pipeline, pairs(sources, &ends(pipeline, name)?)?)? {
                 // A node's address may have node ports.
                 let translation = match name {
                     EndName::Address(_) | EndName::Node(_) => {
                         to_address(pipeline, services, asked, &from, to.address(), port)?
                     }
-                    EndName::Pod(_) => None,
+                    EndName::Pod(_) | EndName::Workload(_) | EndName::Labels(_) => None,
                 };
                 questions.push(match translation {
                     Some(translation) => Question::Translated(from, Box::new(translation)),
@@ -90,7 +92,7 @@ fn to_service(
         );
     };
     let mut questions = Vec::new();
-    for from in sources {
+    for from in &distinct_sources(pipeline, sources)? {
         let is_outside = from.node().is_none();
         let family = (from.address().is_ipv4(), is_outside);
         let node = services.entry(pipeline, from, from.address(), asked.node.as_deref())?;
@@ -128,6 +130,10 @@ fn pairs(sources: Vec<End>, destinations: &[End]) -> anyhow::Result<Vec<(End, En
             }
         }
     }
+    // Pods of one workload connect to each other, and to themselves without policy.
+    if pairs.iter().any(|(a, b)| !a.is_same(b)) {
+        pairs.retain(|(a, b)| !a.is_same(b));
+    }
     match pairs.first() {
         None => {
             bail!("the two ends have no address family in common\n  help: use an address of the other end's family")
@@ -144,60 +150,80 @@ fn pairs(sources: Vec<End>, destinations: &[End]) -> anyhow::Result<Vec<(End, En
     }
 }
 
+/// Returns the ends that a name means, one for each address.
 fn ends(pipeline: &Pipeline, name: &EndName) -> anyhow::Result<Vec<End>> {
-    match name {
-        EndName::Pod(name) => {
-            let cache = pipeline.cache();
-            let pod = cache.pod_key(name).and_then(|key| cache.pod(key));
-            let pod =
-                pod.with_context(|| format!("no pod {name} in the state\n  help: {}", similar(pipeline, name)))?;
-            if pod.finished {
-                bail!("pod {name} has terminated: its address may belong to another pod");
+    let cache = pipeline.cache();
+    Ok(match named::find(cache, name)? {
+        Named::Pods(pods) => {
+            for contest in pipeline.contests() {
+                if pods.iter().any(|pod| contest.others.contains(&pod.name)) {
+                    output::warn(&contests::told(&contest));
+                }
             }
-            if let Some(contest) = pipeline.contests().iter().find(|contest| contest.others.contains(&pod.name)) {
-                output::warn(&contests::told(contest));
-            }
-            if pod.addresses.is_empty() {
+            let ends: Vec<End> = pods.iter().flat_map(|pod| End::of_pod(pod)).collect();
+            if ends.is_empty() {
                 bail!(
-                    "pod {name} has no address\n  help: status.podIPs is empty in the state, or another pod has the same address"
+                    "{} has no address\n  help: status.podIPs is empty in the state, or another pod has the same address",
+                    if let [pod] = &pods[..] { format!("pod {}", pod.name) } else { format!("no pod of {name}") }
                 );
             }
-            Ok(End::of_pod(pod).collect())
+            ends
         }
-        EndName::Node(node) => {
-            let addresses = fabric::addresses_of_node(pipeline.cache(), node);
-            let pod = EndName::of_namespace_node(node);
-            if addresses.is_empty() && pipeline.cache().pod_key(&pod).is_some() {
-                return ends(pipeline, &EndName::Pod(pod));
-            }
-            run::check_node(pipeline, node)?;
-            if addresses.is_empty() {
-                bail!(
-                    "node {node} has no address in the state\n  help: add the output of `kubectl get nodes -o yaml` to --state"
-                );
-            }
-            Ok(addresses.into_iter().map(|address| End::Node { node: node.clone(), address }).collect())
+        Named::Node(addresses) => {
+            let node: Arc<str> = if let EndName::Node(node) = name { node.clone() } else { name.to_string().into() };
+            addresses.into_iter().map(|address| End::Node { node: node.clone(), address }).collect()
         }
-        EndName::Address(address) => {
-            if let Some(contest) = pipeline.contests().iter().find(|contest| contest.address == *address) {
+        Named::Address(address) => {
+            if let Some(contest) = pipeline.contests().iter().find(|contest| contest.address == address) {
                 output::warn(&contests::told(contest));
             }
-            Ok(vec![End::at(pipeline, *address)])
+            vec![End::at(pipeline, address)]
         }
-    }
+    })
 }
 
-fn similar(pipeline: &Pipeline, name: &ObjectName) -> String {
-    let mut names: Vec<String> = pipeline
-        .cache()
-        .pods()
-        .map(|(_, pod)| &pod.name)
-        .filter(|other| other.namespace == name.namespace || other.name == name.name)
-        .map(ToString::to_string)
-        .collect();
-    names.sort_unstable();
-    match names.as_slice() {
-        [] => format!("the state has no pod in namespace {} and no pod named {}", name.namespace, name.name),
-        names => format!("it has {}", output::some_of(&names.iter().map(String::as_str).collect::<Vec<_>>(), 8)),
+/// Keeps one of all connections that policy cannot distinguish: between ends of the same classes, on one node or on two. Says how many it
+/// leaves out.
+fn distinct(pipeline: &Pipeline, mut pairs: Vec<(End, End)>) -> anyhow::Result<Vec<(End, End)>> {
+    // A pod of two families has two pairs.
+    if pairs.len() <= 2 {
+        return Ok(pairs);
+    }
+    let mirror = pipeline.mirror().context("a pipeline without tables has a mirror")?;
+    let state = Reachability::of(pipeline, mirror);
+    let all = pairs.len();
+    let mut seen = HashSet::new();
+    pairs.retain(|(from, to)| {
+        let kind = |end: &End| {
+            // Each address of a node may have node ports of its own.
+            let own = if let End::Pod { .. } = end { None } else { Some(end.address()) };
+            (state.class_at(end.address()), end.host().is_some(), own)
+        };
+        seen.insert((kind(from), kind(to), from.node() == to.node()))
+    });
+    tell_of_others(all - pairs.len(), "connections");
+    Ok(pairs)
+}
+
+/// Keeps one of all clients that neither policy nor a Service can distinguish: those of one class on one node.
+fn distinct_sources(pipeline: &Pipeline, sources: &[End]) -> anyhow::Result<Vec<End>> {
+    let mut kept = sources.to_vec();
+    if kept.len() <= 2 {
+        return Ok(kept);
+    }
+    let mirror = pipeline.mirror().context("a pipeline without tables has a mirror")?;
+    let state = Reachability::of(pipeline, mirror);
+    let mut seen = HashSet::new();
+    kept.retain(|from| {
+        let own = if let End::Pod { .. } = from { None } else { Some(from.address()) };
+        seen.insert((state.class_at(from.address()), from.node().cloned(), from.host().is_some(), own))
+    });
+    tell_of_others(sources.len() - kept.len(), "clients");
+    Ok(kept)
+}
+
+fn tell_of_others(count: usize, what: &str) {
+    if count > 0 {
+        output::note(&format!("{count} more {what} have the same answers: no policy distinguishes them"));
     }
 }

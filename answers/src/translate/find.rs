@@ -11,13 +11,10 @@ use bulkhead_control::service::{ResolvedPort, Resolver, VipKind};
 use super::Services;
 use crate::args::{Destination, PortProtocol, ServicePortWord, ServiceTarget};
 use crate::fabric::End;
-use crate::output;
+use crate::{named, output};
 
 /// Maximum number of Services or ports named in one line.
 const MAX_NAMED: usize = 8;
-
-/// Maximum edit distance between a name and a suggested one.
-const MAX_TYPOS: usize = 3;
 
 impl Services {
     /// Returns the Service with this name.
@@ -46,21 +43,10 @@ impl Services {
 
     /// Suggests Services with similar names.
     fn like(&self, name: &ServiceName) -> String {
-        let wanted = name.to_string();
-        let distance = |other: &ClusterService| strsim::osa_distance(&other.name.to_string(), &wanted);
-        let is_near = |other: &&ClusterService| {
-            other.name.namespace == name.namespace || other.name.name == name.name || distance(other) <= MAX_TYPOS
-        };
-        let mut near: Vec<(usize, String)> =
-            self.all().filter(is_near).map(|other| (distance(other), other.name.to_string())).collect();
-        near.sort_unstable();
-        let names: Vec<&str> = near.iter().map(|(_, name)| name.as_str()).collect();
-        match (names.as_slice(), self.all().next()) {
-            ([], None) => "add the output of `kubectl get services,endpointslices -A -o yaml` to --state".to_owned(),
-            ([], Some(_)) => {
-                format!("the state has no Service in namespace {} and no Service named {}", name.namespace, name.name)
-            }
-            (names, _) => format!("it has {}", output::some_of(names, MAX_NAMED)),
+        let known: BTreeSet<ServiceName> = self.all().map(|service| service.name.clone()).collect();
+        match known.is_empty() {
+            true => "add the output of `kubectl get services,endpointslices -A -o yaml` to --state".to_owned(),
+            false => named::similar(name, &known, "Service"),
         }
     }
 

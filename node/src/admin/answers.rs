@@ -25,6 +25,7 @@ use crate::view::kind_name;
 use bulkhead_answers::args::EndName;
 use bulkhead_answers::compile::{shown_addresses, shown_services};
 use bulkhead_answers::fabric;
+use bulkhead_answers::named::Unknown;
 use bulkhead_answers::translate::Translation;
 use bulkhead_observe::admin::{
     AuditStatus, Connection, DropRow, Failure, FlowCacheRow, LastError, PolicyQuestion, PolicyRow, PolicyStatus,
@@ -144,7 +145,7 @@ impl Names<'_> {
 }
 
 impl explain::Names for Names<'_> {
-    fn addresses_of(&self, name: &EndName) -> Result<Option<Vec<IpAddr>>, Failure> {
+    fn addresses_of(&self, name: &EndName) -> Result<Result<Vec<IpAddr>, Unknown>, Failure> {
         self.0.addresses_of(name, PATIENCE).map_err(|_| Self::busy(&format!("the addresses of {name}")))
     }
 

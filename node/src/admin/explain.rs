@@ -16,13 +16,14 @@ use bulkhead_answers::args::{EndName, PortProtocol, Target};
 use bulkhead_answers::explain::service::Translated;
 use bulkhead_answers::explain::step::{Answered, Pass, Step, answer_to};
 use bulkhead_answers::fabric::{self, Judge, probe};
+use bulkhead_answers::named::Unknown;
 use bulkhead_answers::translate::Translation;
 use bulkhead_observe::admin::{Connection, Explanation, Failure, LiveWalk, NotOpen};
 
 /// Looks up pods and Services at the policy thread.
 pub(super) trait Names {
-    /// Returns the addresses of a pod or node. `None` if the state has no such pod or node. An error if the lookup takes too long.
-    fn addresses_of(&self, name: &EndName) -> Result<Option<Vec<IpAddr>>, Failure>;
+    /// Returns the addresses of the pods or the node that a name means, or why the state has none. An error if the lookup takes too long.
+    fn addresses_of(&self, name: &EndName) -> Result<Result<Vec<IpAddr>, Unknown>, Failure>;
 
     /// Returns each client and how Services translate its connection. Empty if the destination address belongs to no Service.
     fn translations(&self, asked: Asked) -> Result<Vec<(fabric::End, Translation)>, Failure>;
@@ -45,6 +46,8 @@ struct End {
     /// The port that leads to the address.
     port: PortId,
     is_here: bool,
+    /// Whether the address is one of several pods with the requested name.
+    is_of_many: bool,
 }
 
 /// Explains how the vswitch would treat the first packet of a connection and its reply, or what Services do with it.
@@ -69,7 +72,7 @@ pub(super) fn explain(node: &Node<'_>, asked: &Connection, names: &impl Names) -
         Target::End(EndName::Address(_) | EndName::Node(_)) => {
             destinations.iter().map(|end| AskedFor::Address(end.address)).collect()
         }
-        Target::End(EndName::Pod(_)) => Vec::new(),
+        Target::End(EndName::Pod(_) | EndName::Workload(_) | EndName::Labels(_)) => Vec::new(),
     };
     let mut direct = destinations;
     for to in asked_for {
@@ -97,21 +100,20 @@ fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, Failure> 
 fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>, Failure> {
     let addresses = match parsed(name)? {
         EndName::Address(address) => vec![address],
-        named @ (EndName::Pod(_) | EndName::Node(_)) => {
+        named => {
             let own = snapshot.port_named(name).and_then(|id| snapshot.port(id)).map(|port| port.addresses.clone());
             let known = match own {
-                Some(addresses) if !addresses.is_empty() => Some(addresses),
-                _ => names.addresses_of(&named)?,
+                Some(addresses) if !addresses.is_empty() => addresses,
+                _ => names.addresses_of(&named)?.map_err(|unknown| {
+                    let help = match named {
+                        EndName::Node(_) => "the API server lists the nodes",
+                        _ => {
+                            "`bulkhead ports` lists this node's pods; `bulkhead status` shows whether a state is loaded"
+                        }
+                    };
+                    Failure::new("unknown_pod", unknown.problem, unknown.similar.as_deref().unwrap_or(help))
+                })?,
             };
-            let (what, help) = match named {
-                EndName::Node(_) => (format!("node {}", &name["node/".len()..]), "the API server lists the nodes"),
-                _ => (
-                    format!("pod {name}"),
-                    "`bulkhead ports` lists this node's pods; `bulkhead status` shows whether a state is loaded",
-                ),
-            };
-            let unknown = || Failure::new("unknown_pod", format!("the state has no {what}"), help);
-            let known = known.ok_or_else(unknown)?;
             if known.is_empty() {
                 let help = "the pod is starting, or another pod has the address in its object; `bulkhead status` counts such pods";
                 return Err(Failure::new("unknown_pod", format!("pod {name} has no address"), help));
@@ -119,8 +121,16 @@ fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>,
             known
         }
     };
-    addresses.into_iter().map(|address| end(snapshot, name, address)).collect()
+    let is_of_many = addresses.len() > MAX_FAMILIES;
+    let of_many = |address| Ok(End { is_of_many, ..end(snapshot, name, address)? });
+    addresses.into_iter().map(of_many).collect()
 }
+
+/// Maximum number of addresses of one pod: one of each family. A name with more means several pods, or a node.
+const MAX_FAMILIES: usize = 2;
+
+/// Maximum number of connections explained at once: what a person reads, and the thread answers without delaying others.
+const MAX_WALKS: usize = 64;
 
 /// Returns the end with this address. For an address on another machine, its port is that of the route: the uplink, or the host port.
 fn end(snapshot: &Snapshot, name: &str, address: IpAddr) -> Result<End, Failure> {
@@ -129,25 +139,45 @@ fn end(snapshot: &Snapshot, name: &str, address: IpAddr) -> Result<End, Failure>
         Failure::new("no_port", format!("no route of the node leads to {address}"), "name a pod of this node")
     })?;
     let named = || owner.and_then(|id| snapshot.port(id)).map_or_else(|| name.to_owned(), |port| port.name.to_string());
-    let name = if name.contains('/') { name.to_owned() } else { named() };
-    Ok(End { name, address, port, is_here: owner.is_some() })
+    let is_full = matches!(name.parse(), Ok(EndName::Pod(_) | EndName::Node(_)));
+    let name = if is_full { name.to_owned() } else { named() };
+    Ok(End { name, address, port, is_here: owner.is_some(), is_of_many: false })
 }
 
 impl Node<'_> {
-    /// Judges all pairs of source and destination addresses of the same family.
+    /// Judges all pairs of source and destination addresses of the same family. Of several pods with one name, leaves out a pod's
+    /// connection to itself and connections between other nodes, unless there are no others.
     fn walks(&self, sources: &[End], destinations: &[End], port: PortProtocol) -> Result<Vec<LiveWalk>, Failure> {
         let mut walks = Vec::new();
+        let mut left_out = None;
         for from in sources {
             for to in destinations.iter().filter(|to| to.address.is_ipv4() == from.address.is_ipv4()) {
+                let is_of_many = from.is_of_many || to.is_of_many;
                 if from.address == to.address || (from.is_here && to.is_here && from.port == to.port) {
                     let message = match from.address == to.address {
                         true => format!("{} is both source and destination", from.address),
                         false => format!("{} and {} are behind one port of the node", from.address, to.address),
                     };
-                    return Err(Failure::new("malformed", message, "such traffic never leaves the pod or node"));
+                    let failure = Failure::new("malformed", message, "such traffic never leaves the pod or node");
+                    if !is_of_many {
+                        return Err(failure);
+                    }
+                    left_out.get_or_insert(failure);
+                    continue;
+                }
+                if is_of_many && !from.is_here && !to.is_here {
+                    left_out = left_out.or_else(|| self.walk(from, to, port).err());
+                    continue;
+                }
+                if walks.len() == MAX_WALKS {
+                    let message = format!("more than {MAX_WALKS} connections are meant");
+                    return Err(Failure::new("malformed", message, "name a pod of each workload"));
                 }
                 walks.push(self.walk(from, to, port)?);
             }
+        }
+        if let (true, Some(failure)) = (walks.is_empty(), left_out) {
+            return Err(failure);
         }
         if walks.is_empty() {
             let help = "give an address of the other end's family";

@@ -12,7 +12,8 @@ use super::LiveState;
 use crate::end_facts::EndFacts;
 use crate::stream::Selector;
 use bulkhead_answers::args::EndName;
-use bulkhead_answers::{fabric, run};
+use bulkhead_answers::named::{self, Named, Unknown};
+use bulkhead_answers::run;
 
 impl LiveState {
     /// Returns for each attached pod whether policy knows it, or why not.
@@ -20,21 +21,13 @@ impl LiveState {
         self.pipeline.standings()
     }
 
-    /// Returns the addresses of a pod or node. `None` if a pod does not exist or has ended, or if a node has no address.
-    pub(crate) fn addresses_of(&self, name: &EndName) -> Option<Vec<IpAddr>> {
-        let cache = self.pipeline.cache();
-        match name {
-            EndName::Pod(name) => {
-                let pod = cache.pod(cache.pod_key(name)?)?;
-                (!pod.finished).then(|| pod.addresses.to_vec())
-            }
-            EndName::Node(node) => {
-                let addresses = fabric::addresses_of_node(cache, node);
-                let pod = || self.addresses_of(&EndName::Pod(EndName::of_namespace_node(node)));
-                if addresses.is_empty() { pod() } else { Some(addresses) }
-            }
-            EndName::Address(address) => Some(vec![*address]),
-        }
+    /// Returns the addresses of the pods or the node that a name means, or why the state has none. Empty if its pods have no addresses.
+    pub(crate) fn addresses_of(&self, name: &EndName) -> Result<Vec<IpAddr>, Unknown> {
+        Ok(match named::find(self.pipeline.cache(), name)? {
+            Named::Pods(pods) => pods.iter().flat_map(|pod| pod.addresses.iter().copied()).collect(),
+            Named::Node(addresses) => addresses,
+            Named::Address(address) => vec![address],
+        })
     }
 
     /// Returns the pod or node that has the address.

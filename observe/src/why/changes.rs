@@ -98,7 +98,8 @@ impl Ends {
         let named = [Some(&asked.from), if let Target::End(end) = &asked.to { Some(end) } else { None }];
         pods.extend(named.into_iter().flatten().filter_map(|end| match end {
             EndName::Pod(name) => Some(name.clone()),
-            EndName::Node(_) | EndName::Address(_) => None,
+            // The pods of these have the addresses of the answer.
+            EndName::Workload(_) | EndName::Labels(_) | EndName::Node(_) | EndName::Address(_) => None,
         }));
         let mut namespaces: BTreeSet<String> = pods.iter().map(|pod| pod.namespace.to_string()).collect();
         if let Target::Service(service) = &asked.to {

@@ -1,0 +1,104 @@
+//! Names of ends: every command that asks about an end takes the same forms, and suggests the nearest name for a misspelt one.
+
+use serde_json::Value;
+
+use super::stderr;
+use crate::support::{bulkhead, scratch, stdout};
+
+/// Two nodes, a Deployment with three pods, a database and a policy by which only the Deployment reaches the database.
+fn shop() -> String {
+    let node = |at: u8| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Node, metadata: {{name: n{at}}}, status: {{addresses: [{{type: InternalIP, address: 172.18.0.{at}}}]}}}}\n"
+        )
+    };
+    let pod = |name: &str, labels: &str, node: u8, address: u8, owner: Option<(&str, &str)>| {
+        let owner = owner.map(|(kind, name)| {
+            format!(
+                ", ownerReferences: [{{apiVersion: apps/v1, kind: {kind}, name: {name}, uid: u, controller: true}}]"
+            )
+        });
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{{labels}}}{}}}\n\
+             spec: {{nodeName: n{node}, containers: [{{name: c}}]}}\nstatus: {{phase: Running, podIPs: [{{ip: 10.0.0.{address}}}]}}\n",
+            owner.unwrap_or_default()
+        )
+    };
+    let policy = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: db, namespace: shop}\n\
+                  spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}\n";
+    let space = "---\n{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n";
+    let (web, of_web) = ("app: web, pod-template-hash: 5d4f", Some(("ReplicaSet", "web-5d4f")));
+    let pods = [
+        pod("web-5d4f-a", web, 1, 2, of_web),
+        pod("web-5d4f-b", web, 1, 3, of_web),
+        pod("web-5d4f-c", web, 2, 4, of_web),
+        pod("db-0", "app: db", 1, 5, Some(("StatefulSet", "db"))),
+        pod("cart", "app: cart", 2, 6, None),
+    ];
+    format!("{space}{}{}{}{policy}", node(1), node(2), pods.concat())
+}
+
+#[test]
+fn explain_takes_workloads_and_labels_and_explains_alike_connections_once() {
+    let path = scratch("names-explain.yaml", shop().as_bytes());
+    let ask = |from: &str, to: &str| {
+        bulkhead(&["explain", "--state", &path, "--from", from, "--to", to, "--port", "5432", "-o", "json"])
+    };
+    for from in ["deploy/shop/web", "Deployment/shop/web", "shop/web", "app=web -n shop"] {
+        for to in ["shop/db-0", "sts/shop/db", "shop/db", "app=db -n shop", "pod/shop/db-0"] {
+            let output = ask(from, to);
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            let answer: Value = serde_json::from_str(&stdout(&output, 0)).unwrap();
+            let walks: Vec<&Value> = answer["walks"].as_array().unwrap().iter().map(|walk| &walk["from"]).collect();
+            // One of the two pods on the database's node, and the pod of the other node.
+            assert_eq!(walks, ["shop/web-5d4f-a", "shop/web-5d4f-c"], "{from} {to}");
+            assert!(told.contains("1 more connections have the same answers"), "{told}");
+        }
+    }
+    stdout(&ask("app=cart -n shop", "deploy/shop/web"), 0);
+    stdout(&ask("shop/cart", "sts/shop/db"), 1);
+    // The pods of a workload reach each other; a pod's connection to itself is left out.
+    let answer: Value = serde_json::from_str(&stdout(&ask("deploy/shop/web", "deploy/shop/web"), 0)).unwrap();
+    assert!(answer["walks"].as_array().unwrap().iter().all(|walk| walk["from"] != walk["to"]), "{answer}");
+}
+
+#[test]
+fn a_misspelt_end_gets_the_nearest_name() {
+    let path = scratch("names-near.yaml", shop().as_bytes());
+    for (from, problem, help) in [
+        ("shop/carr", "no pod shop/carr in the state", "did you mean shop/cart?"),
+        ("shop/wbe", "no pod shop/wbe in the state", "did you mean shop/web?"),
+        ("shpo/cart", "no pod shpo/cart in the state", "did you mean shop/cart?"),
+        ("default/cart", "no pod default/cart in the state", "did you mean shop/cart?"),
+        ("other/zzz", "no pod other/zzz", "no pod in namespace other and no pod named zzz"),
+        ("deploy/shop/wbe", "no Deployment shop/wbe in the state", "did you mean shop/web?"),
+        ("deploy/shop/db", "no Deployment shop/db in the state", "it has shop/web"),
+        ("app=wbe -n shop", "no pod with app=wbe in namespace shop", "did you mean app=web?"),
+        ("app=web -n shpo", "no pod with app=web in namespace shpo", "did you mean shop?"),
+        ("node/n3", "no node `n3` in the state", "it has n1, n2"),
+    ] {
+        let told = stderr(&["explain", "--state", &path, "--from", from, "--to", "shop/db", "--port", "1"], 2);
+        assert!(told.contains(problem) && told.contains(help), "{from}: {told}");
+    }
+}
+
+#[test]
+fn policies_takes_every_name_of_pods_with_the_same_labels() {
+    let path = scratch("names-policies.yaml", shop().as_bytes());
+    let ask = |pod: &str| bulkhead(&["policies", "--state", &path, "--pod", pod]);
+    for name in ["shop/db-0", "sts/shop/db", "shop/db", "app=db -n shop", "10.0.0.5"] {
+        let answer = stdout(&ask(name), 0);
+        assert!(answer.starts_with("shop/db-0, StatefulSet db, labels: app=db\n"), "{name}: {answer}");
+    }
+    let many = ask("deploy/shop/web");
+    assert!(stdout(&many, 0).starts_with("shop/web-5d4f-a, Deployment web"));
+    assert!(String::from_utf8_lossy(&many.stderr).contains("3 pods with these labels; shown for shop/web-5d4f-a"));
+    for (name, words) in [
+        ("shop/dbb", "did you mean shop/db?"),
+        ("192.0.2.1", "no pod has the address 192.0.2.1"),
+        ("node/n1", "no pod node/n1 in the state"),
+    ] {
+        let told = stderr(&["policies", "--state", &path, "--pod", name], 2);
+        assert!(told.contains(words), "{name}: {told}");
+    }
+}

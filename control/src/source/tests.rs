@@ -698,7 +698,7 @@ fn a_policy_whose_metadata_is_not_understood_isolates_where_it_can_be_known_to()
 fn policies_without_names_are_kept_apart() {
     let one = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {}}";
     let loaded = lenient(&format!("{{apiVersion: v1, kind: List, items: [{one}, {one}, {one}]}}"));
-    let names: std::collections::BTreeSet<_> = policies(&loaded).iter().map(|policy| policy.name.clone()).collect();
+    let names: BTreeSet<_> = policies(&loaded).iter().map(|policy| policy.name.clone()).collect();
     assert_eq!(names.len(), 3, "{names:?}");
 }
 

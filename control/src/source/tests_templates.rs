@@ -173,7 +173,7 @@ fn addresses_depend_on_the_name_alone_and_are_nobody_elses() {
     // 5000 workloads have distinct addresses.
     let many: String = (0..5000).map(|at| workload("Deployment", &format!("web-{at}"), "")).collect();
     let loaded = read(&many).unwrap();
-    let distinct: std::collections::BTreeSet<_> = pods(&loaded).iter().map(|pod| pod.addresses[0]).collect();
+    let distinct: BTreeSet<_> = pods(&loaded).iter().map(|pod| pod.addresses[0]).collect();
     assert_eq!(distinct.len(), 5000);
 }
 

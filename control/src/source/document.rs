@@ -10,12 +10,15 @@ use serde_json::{Map, Value};
 use super::decode::{Decoded, Inherited, decode, identity};
 use super::error::{Problem, quoted};
 use super::path::FieldPath;
-use super::tree::{Element, Entry, GIVEN_TWICE, Tree, insert_once, scalars};
+use super::tree::{Element, Entry, GIVEN_TWICE, Room, insert_once, scalars};
 
 /// Lists that are read with any apiVersion. They need `items` and may have no unknown field: with the typo `item:`, such a list would
 /// otherwise silently hold no objects.
 const MUST_BE_LISTS: [&str; 7] =
     ["List", "NamespaceList", "PodList", "NodeList", "NetworkPolicyList", "ServiceList", "EndpointSliceList"];
+
+/// Maximum number of objects in a list, and of documents in a text: three times as many as Kubernetes' largest cluster has pods.
+pub(super) const MAX_OBJECTS: usize = 1 << 19;
 
 /// A parsed document. Elements of `items` that name their own kind are already decoded.
 pub(super) struct Document<L> {
@@ -70,10 +73,10 @@ impl<'de, L: Element> Visitor<'de> for DocumentVisitor<L> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-        let (mut fields, mut items) = (Map::new(), None);
+        let (mut fields, mut items, room) = (Map::new(), None, Room::of_an_object());
         while let Some(key) = access.next_key::<String>()? {
             if key != "items" {
-                let Tree(value) = access.next_value()?;
+                let value = access.next_value_seed(&room)?;
                 insert_once(&mut fields, key, value)?;
             } else if items.is_some() {
                 return Err(A::Error::custom(format_args!("key \"items\"{GIVEN_TWICE}")));
@@ -105,6 +108,9 @@ impl<'de, L: Element> Visitor<'de> for ItemsVisitor<L> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let mut items = Vec::new();
         while let Some(element) = access.next_element::<L>()? {
+            if items.len() == MAX_OBJECTS {
+                return Err(A::Error::custom(format_args!("the list holds more than {MAX_OBJECTS} objects")));
+            }
             let (value, line) = element.into_parts();
             items.push((Item::new(value), line));
         }

@@ -1,9 +1,9 @@
 //! Parses the text of a file, YAML or JSON, into decoded objects.
 
-use serde::de::IgnoredAny;
+use serde::de::{Error as _, IgnoredAny};
 use serde_saphyr::Spanned;
 
-use super::document::Document;
+use super::document::{Document, MAX_OBJECTS};
 use super::error::quoted;
 use super::json;
 pub(super) use super::locate::Syntax;
@@ -12,6 +12,12 @@ use super::tree::{Entry, GIVEN_TWICE, Tree, line_number};
 /// Maximum number of bytes that aliases may add to a text's scalars. Without a bound, a small file could fill the memory ("billion
 /// laughs").
 const MAX_ALIASED_BYTES: usize = 64 << 20;
+
+/// Maximum number of values below anchors. The parser keeps them, 250 bytes each.
+const MAX_ANCHORED: usize = 1 << 17;
+
+/// Maximum length of a line of YAML in bytes. API servers limit objects to 1.5 MB. The parser copies a scalar, and looks ahead over a line.
+const MAX_YAML_LINE: usize = 1 << 24;
 
 const REPEATED_HELP: &str = "remove one of the two: it is undefined which one counts";
 
@@ -71,7 +77,13 @@ pub(super) fn syntax_of(text: &str) -> Syntax {
 
 fn parse_json(text: &str) -> Result<Vec<Entry>, SyntaxError> {
     let documents = serde_json::Deserializer::from_str(text).into_iter::<Option<Document<Tree>>>();
-    let documents: Vec<_> = documents.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(|error| {
+    let documents = documents.filter_map(Result::transpose).enumerate().map(|(at, document)| match document {
+        Ok(_) if at == MAX_OBJECTS => {
+            Err(serde_json::Error::custom(format_args!("the text holds more than {MAX_OBJECTS} documents")))
+        }
+        document => document,
+    });
+    let documents: Vec<_> = documents.collect::<Result<_, _>>().map_err(|error| {
         // `serde_json` appends the line, which the message already has in front.
         let message = error.to_string();
         let text = message.split(" at line ").next().unwrap_or_default().to_owned();
@@ -80,7 +92,7 @@ fn parse_json(text: &str) -> Result<Vec<Entry>, SyntaxError> {
             _ if text.ends_with(GIVEN_TWICE) => REPEATED_HELP,
             _ => "correct the JSON; no object of this file was read",
         };
-        SyntaxError { line: Some(error.line()), text, help: help.to_owned() }
+        SyntaxError { line: Some(error.line()).filter(|&line| line > 0), text, help: help.to_owned() }
     })?;
     let outlines = json::outlines(text);
     let mut entries = Vec::new();
@@ -91,6 +103,11 @@ fn parse_json(text: &str) -> Result<Vec<Entry>, SyntaxError> {
 }
 
 fn parse_yaml(text: &str) -> Result<Vec<Entry>, SyntaxError> {
+    if let Some(long) = text.split('\n').position(|line| line.len() > MAX_YAML_LINE) {
+        let text = format!("the line has more than {} MiB", MAX_YAML_LINE >> 20);
+        let help = "check that it is the right file; JSON may have any length of lines".to_owned();
+        return Err(SyntaxError { line: Some(long + 1), text, help });
+    }
     let documents: Vec<Spanned<Document<Spanned<Tree>>>> =
         serde_saphyr::from_multiple_with_options(text, yaml_options(text)).map_err(|error| yaml_error(text, &error))?;
     let mut entries = Vec::new();
@@ -101,8 +118,8 @@ fn parse_yaml(text: &str) -> Result<Vec<Entry>, SyntaxError> {
     Ok(entries)
 }
 
-/// Returns the YAML parser's limits. Every node, document and merge key takes at least one byte, so the text's length bounds their number.
-/// The parser's fixed limits are lifted: a real cluster exceeds them. Only aliases expand to more than the text holds; their limits stay.
+/// Returns the YAML parser's limits. Every node and merge key takes at least one byte, so the text's length bounds their number. The
+/// parser's fixed limits are lifted: a real cluster exceeds them. [`Tree`] bounds each object. Only aliases expand to more than the text holds; their limits stay.
 /// The limit on nesting depth also stays, since it bounds recursion.
 fn yaml_options(text: &str) -> serde_saphyr::Options {
     let size = text.len();
@@ -110,7 +127,8 @@ fn yaml_options(text: &str) -> serde_saphyr::Options {
         budget: serde_saphyr::budget! {
             max_events: usize::MAX,
             max_nodes: usize::MAX,
-            max_documents: usize::MAX,
+            max_documents: MAX_OBJECTS,
+            max_recorded_anchor_events: MAX_ANCHORED,
             max_total_scalar_bytes: size.saturating_add(MAX_ALIASED_BYTES),
             // A set of labels that a thousand pods refer to is no attack.
             enforce_alias_anchor_ratio: false,

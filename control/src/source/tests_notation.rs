@@ -192,6 +192,27 @@ fn aliases_cannot_fill_the_memory() {
 }
 
 #[test]
+fn an_object_of_more_values_than_an_api_server_stores_is_refused_at_its_line() {
+    // Each value takes three bytes of text and many times as much memory.
+    let values = "[],".repeat(600_000);
+    for text in [
+        format!("{{\"kind\": \"List\",\n\"x\": [{values}[]]}}"),
+        format!("{{\"kind\": \"List\", \"apiVersion\": \"v1\", \"items\": [\n{{\"x\": [{values}[]]}}]}}"),
+    ] {
+        let errors = errors(&text);
+        assert!(errors[0].contains(":2: the object holds more values"), "{errors:?}");
+    }
+}
+
+#[test]
+fn a_line_of_yaml_longer_than_any_object_is_refused_before_it_is_parsed() {
+    for text in ["a: 1\nb: ".to_owned() + &"x".repeat((1 << 24) + 1), "\n".to_owned() + &"[".repeat((1 << 24) + 1)] {
+        let errors = errors(&text);
+        assert!(errors[0].contains(":2: the line has more than 16 MiB"), "{errors:?}");
+    }
+}
+
+#[test]
 fn values_that_nest_without_end_are_refused() {
     for text in ["[".repeat(100_000), "{\"a\":".repeat(100_000), "- ".repeat(100_000), "{a: ".repeat(300)] {
         assert!(strict(&text).is_err());

@@ -1,9 +1,10 @@
 //! Untyped values of a text, and the entries decoded from them.
 
+use std::cell::Cell;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use serde_saphyr::Spanned;
 
@@ -13,6 +14,12 @@ use super::path::FieldPath;
 
 /// The end of the message about a repeated key.
 pub(super) const GIVEN_TWICE: &str = " is given twice in one mapping";
+
+/// Maximum estimated memory of one object, in bytes. API servers limit objects to 1.5 MB of text, which needs about a quarter of this.
+const MAX_WEIGHT: usize = 1 << 25;
+
+/// Estimated memory of a value besides its text, in bytes.
+const VALUE_WEIGHT: usize = 64;
 
 /// An object found in a text.
 pub(super) struct Entry {
@@ -49,7 +56,32 @@ impl Element for Spanned<Tree> {
 
 impl<'de> Deserialize<'de> for Tree {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TreeVisitor).map(Tree)
+        Room::of_an_object().deserialize(deserializer).map(Tree)
+    }
+}
+
+/// The memory in bytes that an object may still take. As a seed, it reads a value that takes a part of it: a value needs many times the
+/// memory of its text, so a text of tiny values would fill the memory.
+pub(super) struct Room(Cell<usize>);
+
+impl Room {
+    pub(super) const fn of_an_object() -> Self {
+        Self(Cell::new(MAX_WEIGHT))
+    }
+
+    fn take<E: serde::de::Error>(&self, text: usize) -> Result<(), E> {
+        let left = self.0.get().checked_sub(text.saturating_add(VALUE_WEIGHT));
+        self.0.set(left.ok_or_else(|| E::custom("the object holds more values than an API server would store"))?);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for &Room {
+    type Value = Value;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.take(0)?;
+        deserializer.deserialize_any(TreeVisitor(self))
     }
 }
 
@@ -82,9 +114,9 @@ macro_rules! scalars {
 
 pub(super) use scalars;
 
-struct TreeVisitor;
+struct TreeVisitor<'a>(&'a Room);
 
-impl<'de> Visitor<'de> for TreeVisitor {
+impl<'de> Visitor<'de> for TreeVisitor<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,7 +127,7 @@ impl<'de> Visitor<'de> for TreeVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut elements = Vec::new();
-        while let Some(Tree(element)) = access.next_element()? {
+        while let Some(element) = access.next_element_seed(self.0)? {
             elements.push(element);
         }
         Ok(Value::Array(elements))
@@ -104,7 +136,8 @@ impl<'de> Visitor<'de> for TreeVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut fields = Map::new();
         while let Some(key) = access.next_key::<String>()? {
-            let Tree(value) = access.next_value()?;
+            self.0.take(key.len())?;
+            let value = access.next_value_seed(self.0)?;
             insert_once(&mut fields, key, value)?;
         }
         Ok(Value::Object(fields))

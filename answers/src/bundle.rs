@@ -10,15 +10,19 @@
 //! exactly what the vswitch judged by. The bundle cannot contain what the vswitch does not read: secrets, environment variables,
 //! annotations. The configuration is stored as values without comments, and values of fields that look like secrets are removed.
 //!
-//! **Invariant.** Nothing is unpacked to disk. Members are read into memory by exact name, up to [`MOST_UNPACKED`] bytes, so a hostile file
-//! can neither write files nor exhaust memory. A truncated or damaged bundle, or one of another version, is rejected.
+//! **Invariant.** A hostile file can neither choose a path to write to nor exhaust memory. Members are recognised by exact name and pass
+//! through a small buffer, up to [`MOST_UNPACKED`] bytes. Only the one that the command needs is kept: the state as objects of bounded
+//! [`weight`], the journal in a temporary file without a name, because it may have a gigabyte. A truncated or damaged bundle, or one of
+//! another version, is rejected.
 
 mod pack;
 mod said;
+mod unpack;
+pub mod weight;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -32,6 +36,7 @@ use sha2::{Digest, Sha256};
 use crate::output;
 
 pub use pack::Contents;
+use unpack::{Objects, Unnamed};
 
 const FORMAT: &str = "bulkhead-bundle";
 /// Incremented when the meaning of a member changes.
@@ -48,6 +53,12 @@ const MEMBERS: [&str; 7] = [STATE, JOURNAL, "tables.json", "status.json", "ports
 
 /// Maximum total size of the members in bytes: the largest journal plus the tables of a large node.
 const MOST_UNPACKED: u64 = (1 << 30) + (1 << 28);
+
+/// Maximum size of the manifest in bytes: the addresses of some thousand attached pods, of 200 bytes each.
+const MOST_MANIFEST: u64 = 1 << 20;
+
+/// Size of the buffer through which members pass, in bytes.
+const BUFFER: usize = 1 << 16;
 
 /// Magic number of gzip (RFC 1952). No YAML or JSON starts with it.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -90,16 +101,36 @@ struct Manifest {
     members: BTreeMap<String, Member>,
 }
 
-/// A bundle that was read.
+/// The member that a command needs. The others are checked and dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    State,
+    Journal,
+}
+
+/// A bundle that was read, with its state.
 #[derive(Debug)]
 pub struct Bundle {
     path: PathBuf,
     manifest: Manifest,
-    members: BTreeMap<&'static str, Vec<u8>>,
+    /// The objects that were in force. `None` if the bundle has no state.
+    objects: Option<Vec<Object>>,
+}
+
+/// A bundle that was read, with the member that was wanted. `None` if the bundle does not have it.
+#[derive(Debug)]
+struct Unpacked {
+    manifest: Manifest,
+    objects: Option<Vec<Object>>,
+    journal: Option<File>,
 }
 
 fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(sum: &[u8]) -> String {
+    sum.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the member with this archive path. `None` if bundles have no such member.
@@ -115,87 +146,125 @@ fn is_bundle(path: &Path) -> bool {
     path.is_file() && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == GZIP
 }
 
+/// Reads a bundle and keeps the member that is wanted.
+fn open(path: &Path, wanted: Wanted) -> anyhow::Result<Unpacked> {
+    let name = path.display().to_string();
+    let file = File::open(path).with_context(|| format!("cannot open the bundle {name}"))?;
+    let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map_or(u64::MAX, |about| about.len());
+    read(BufReader::new(file), size, wanted).with_context(|| format!("cannot use the bundle {name}"))
+}
+
+/// Reads a bundle of `size` compressed bytes.
+fn read(file: impl Read, size: u64, wanted: Wanted) -> anyhow::Result<Unpacked> {
+    let mut left = MOST_UNPACKED;
+    // Read more than allowed, to detect the excess.
+    let mut archive = tar::Archive::new(GzDecoder::new(file).take(MOST_UNPACKED + (1 << 20)));
+    let (mut manifest, mut found) = (None, BTreeMap::new());
+    let (mut objects, mut journal) = (None, None);
+    // Raw, because extended name headers would be read into memory without a limit.
+    for entry in archive.entries().context("the file is not a bundle; `bulkhead bundle` writes one")?.raw(true) {
+        let mut entry = entry.map_err(damaged)?;
+        let path = entry.path_bytes().into_owned();
+        let shown = output::printable(&String::from_utf8_lossy(&path));
+        let Some(known) = member_name(&path).filter(|_| entry.header().entry_type().is_file()) else {
+            bail!("unknown member `{shown}`: the bundle was written by another program or a later version");
+        };
+        let length = entry.size();
+        ensure!(!found.contains_key(known), "the bundle has two members `{known}`");
+        ensure!(length <= left, "the members up to `{known}` exceed {MOST_UNPACKED} bytes");
+        left -= length;
+        let mut unpack = |into: &mut dyn Write| unpack(&mut entry, length, known, into);
+        if known == MANIFEST {
+            ensure!(manifest.is_none() && found.is_empty(), "the manifest is not the first member");
+            ensure!(length <= MOST_MANIFEST, "the manifest exceeds {MOST_MANIFEST} bytes");
+            let mut bytes = Vec::new();
+            unpack(&mut bytes)?;
+            manifest = Some(serde_json::from_slice::<Manifest>(&bytes).context("cannot parse the manifest")?);
+            continue;
+        }
+        let member = match (known, wanted) {
+            (STATE, Wanted::State) => {
+                let mut parsed = Objects::within(weight::most(size));
+                let member = unpack(&mut parsed)?;
+                objects = Some(parsed.finish().context(in_member(known))?);
+                member
+            }
+            (JOURNAL, Wanted::Journal) => {
+                let mut file = Unnamed::create()?;
+                let member = unpack(&mut file)?;
+                journal = Some(file.finish().context(in_member(known))?);
+                member
+            }
+            _ => unpack(&mut std::io::sink())?,
+        };
+        found.insert(known, member);
+    }
+    // Read to the end, where gzip's checksum is.
+    std::io::copy(&mut archive.into_inner(), &mut std::io::sink()).map_err(damaged)?;
+    let manifest = manifest.context("the file has no manifest, so it is not a bundle")?;
+    ensure!(manifest.format == FORMAT, "the file is not a bundle; `bulkhead bundle` writes one");
+    let version = manifest.version;
+    ensure!(version == VERSION, "the bundle has version {version}, this program reads version {VERSION}");
+    for (name, member) in &manifest.members {
+        let found =
+            found.get(&**name).with_context(|| format!("member `{name}` is missing: the bundle is truncated"))?;
+        ensure!(found == member, "member `{name}` does not match its checksum: the bundle is damaged");
+    }
+    let unnamed = found.keys().find(|name| !manifest.members.contains_key(**name));
+    ensure!(unnamed.is_none(), "the manifest does not list member `{}`", unnamed.unwrap_or(&""));
+    Ok(Unpacked { manifest, objects, journal })
+}
+
+fn in_member(name: &str) -> String {
+    format!("cannot read member `{name}`")
+}
+
+/// Passes a member of this length to `into`. Returns its length and checksum.
+fn unpack(entry: &mut impl Read, length: u64, name: &str, into: &mut dyn Write) -> anyhow::Result<Member> {
+    let (mut sum, mut left, mut buffer) = (Sha256::new(), length, vec![0; BUFFER]);
+    while left > 0 {
+        let read = entry.read(&mut buffer).map_err(damaged).with_context(|| in_member(name))?;
+        ensure!(read > 0, "the bundle is damaged or truncated in member `{name}`");
+        sum.update(&buffer[..read]);
+        into.write_all(&buffer[..read]).with_context(|| in_member(name))?;
+        left = left.saturating_sub(read as u64);
+    }
+    Ok(Member { length, sha256: hex(&sum.finalize()) })
+}
+
+/// Returns the flight recorder's journal of a bundle: a temporary file without a name.
+///
+/// # Errors
+/// If the file is not a bundle, is damaged or truncated, or has no journal, or if there is no room for the journal.
+pub fn open_journal(path: &Path) -> anyhow::Result<File> {
+    let Unpacked { manifest, journal, .. } = open(path, Wanted::Journal)?;
+    journal.with_context(|| missing(JOURNAL, path, &manifest))
+}
+
+/// Describes why a bundle does not have a member.
+fn missing(name: &str, path: &Path, manifest: &Manifest) -> String {
+    let (path, node) = (path.display(), output::printable(&manifest.node));
+    if manifest.members.contains_key(JOURNAL) {
+        return format!("the bundle {path} has no {name}: the journal of node {node} did not contain it");
+    }
+    format!(
+        "the bundle {path} has no {name}: the journal of node {node} was disabled\n  help: set journal.folder in the node's configuration and write a new bundle"
+    )
+}
+
 impl Bundle {
-    /// Reads a bundle.
+    /// Reads a bundle's state.
     ///
     /// # Errors
     /// If the file is not a bundle, or is damaged or truncated.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let name = path.display().to_string();
-        let file = File::open(path).with_context(|| format!("cannot open the bundle {name}"))?;
-        Self::read(path, BufReader::new(file)).with_context(|| format!("cannot use the bundle {name}"))
-    }
-
-    fn read(path: &Path, file: impl Read) -> anyhow::Result<Self> {
-        // Read one byte more than allowed, to detect the excess.
-        let mut left = MOST_UNPACKED;
-        let mut archive = tar::Archive::new(GzDecoder::new(file).take(MOST_UNPACKED + (1 << 20)));
-        let (mut manifest, mut members) = (None, BTreeMap::new());
-        // Raw, because extended name headers would be read into memory without a limit.
-        for entry in archive.entries().context("the file is not a bundle; `bulkhead bundle` writes one")?.raw(true) {
-            let mut entry = entry.map_err(damaged)?;
-            let path = entry.path_bytes().into_owned();
-            let shown = output::printable(&String::from_utf8_lossy(&path));
-            let Some(known) = member_name(&path).filter(|_| entry.header().entry_type().is_file()) else {
-                bail!("unknown member `{shown}`: the bundle was written by another program or a later version");
-            };
-            let length = entry.size();
-            ensure!(length <= left, "the members exceed {MOST_UNPACKED} bytes");
-            left -= length;
-            let mut bytes = Vec::new();
-            (&mut entry).take(length).read_to_end(&mut bytes).map_err(damaged)?;
-            ensure!(bytes.len() as u64 == length, "the bundle is damaged or truncated in member `{known}`");
-            if known == MANIFEST {
-                ensure!(manifest.is_none() && members.is_empty(), "the manifest is not the first member");
-                manifest = Some(serde_json::from_slice::<Manifest>(&bytes).context("cannot parse the manifest")?);
-            } else {
-                ensure!(members.insert(known, bytes).is_none(), "the bundle has two members `{known}`");
-            }
-        }
-        // Read to the end, where gzip's checksum is.
-        std::io::copy(&mut archive.into_inner(), &mut std::io::sink()).map_err(damaged)?;
-        let manifest = manifest.context("the file has no manifest, so it is not a bundle")?;
-        ensure!(manifest.format == FORMAT, "the file is not a bundle; `bulkhead bundle` writes one");
-        let version = manifest.version;
-        ensure!(version == VERSION, "the bundle has version {version}, this program reads version {VERSION}");
-        for (name, Member { length, sha256 }) in &manifest.members {
-            let bytes =
-                members.get(&**name).with_context(|| format!("member `{name}` is missing: the bundle is truncated"))?;
-            let is_same = bytes.len() as u64 == *length && digest(bytes) == *sha256;
-            ensure!(is_same, "member `{name}` does not match its checksum: the bundle is damaged");
-        }
-        let unnamed = members.keys().find(|name| !manifest.members.contains_key(**name));
-        ensure!(unnamed.is_none(), "the manifest does not list member `{}`", unnamed.unwrap_or(&""));
-        Ok(Self { path: path.to_owned(), manifest, members })
-    }
-
-    fn member(&self, name: &str) -> anyhow::Result<&[u8]> {
-        let bytes = self.members.get(name).map(Vec::as_slice);
-        bytes.with_context(|| {
-            let (path, node) = (self.path.display(), output::printable(&self.manifest.node));
-            if self.members.contains_key(JOURNAL) {
-                return format!("the bundle {path} has no {name}: the journal of node {node} did not contain it");
-            }
-            format!(
-                "the bundle {path} has no {name}: the journal of node {node} was disabled\n  help: set journal.folder in the node's configuration and write a new bundle"
-            )
-        })
-    }
-
-    /// Returns the flight recorder's journal, up to a gigabyte. Consumes the bundle to avoid a copy.
-    ///
-    /// # Errors
-    /// If the bundle has no journal.
-    pub fn into_journal(mut self) -> anyhow::Result<Vec<u8>> {
-        self.member(JOURNAL)?;
-        Ok(self.members.remove(JOURNAL).unwrap_or_default())
+        let Unpacked { manifest, objects, .. } = open(path, Wanted::State)?;
+        Ok(Self { path: path.to_owned(), manifest, objects })
     }
 
     /// Returns the objects that were in force.
-    fn objects(&self) -> anyhow::Result<Vec<Object>> {
-        let lines = self.member(STATE)?.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
-        let objects: Result<_, _> = lines.map(serde_json::from_slice).collect();
-        objects.with_context(|| format!("cannot parse an object in the bundle {}", self.path.display()))
+    fn objects(&self) -> anyhow::Result<&[Object]> {
+        self.objects.as_deref().with_context(|| missing(STATE, &self.path, &self.manifest))
     }
 }
 
@@ -221,13 +290,8 @@ impl Sources {
     /// If a bundle cannot be used.
     pub fn open(paths: &[PathBuf]) -> anyhow::Result<Self> {
         let (bundles, paths): (Vec<PathBuf>, Vec<PathBuf>) = paths.iter().cloned().partition(|path| is_bundle(path));
-        let open = |path: &PathBuf| {
-            let mut bundle = Bundle::open(path)?;
-            // The journal may have a gigabyte.
-            bundle.members.retain(|name, _| *name == STATE);
-            Ok(bundle)
-        };
-        Ok(Self { bundles: bundles.iter().map(open).collect::<anyhow::Result<_>>()?, paths })
+        let bundles = bundles.iter().map(|path| Bundle::open(path)).collect::<anyhow::Result<_>>()?;
+        Ok(Self { bundles, paths })
     }
 
     /// Reads the objects of all inputs. Pods of a bundle have the addresses that the container runtime gave them.
@@ -239,12 +303,12 @@ impl Sources {
             Ok(loaded) => loaded,
             faults => return Ok(faults),
         };
-        let is_wanted = |object: &Object| {
+        let is_wanted = |object: &&Object| {
             let is_service = matches!(object, Object::Service(_) | Object::EndpointSlice(_));
             !is_service || options.services == ServiceKinds::Read
         };
         for bundle in &self.bundles {
-            loaded.objects.extend(bundle.objects()?.into_iter().filter(is_wanted));
+            loaded.objects.extend(bundle.objects()?.iter().filter(is_wanted).cloned());
             loaded.files += 1;
         }
         let attached = self.bundles.iter().flat_map(|bundle| bundle.manifest.attached.iter().cloned()).collect();

@@ -420,7 +420,7 @@ mod tests {
         journal.flush(Duration::from_secs(60));
         journal.stop();
         let bytes = fs::read(&path).unwrap();
-        let history = bulkhead_observe::journal::History::of(bulkhead_observe::journal::Journal::open(&bytes).unwrap());
+        let history = bulkhead_observe::journal::History::open(&bytes).unwrap();
         let state = history.state_at(time).unwrap();
         assert_eq!((state.since, &*state.settings.program), (time, "told before"));
     }

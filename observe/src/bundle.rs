@@ -4,7 +4,7 @@ mod config;
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::admin::{KeptFiles, PortRow, Request, TableRow, ask};
 use crate::args::Bundle;
-use crate::journal::{History, Journal};
+use crate::journal::History;
 use crate::why;
 
 /// Queries the vswitch and writes the bundle.
@@ -47,7 +47,11 @@ pub fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
             "the journal is disabled: the bundle contains neither a journal nor a state\n  help: set journal.folder in the vswitch's configuration",
         ),
         Some(path) => {
-            let journal = why::read(path)?;
+            // A copy, because the vswitch goes on to write.
+            let mut journal = Vec::new();
+            why::open(path)?
+                .read_to_end(&mut journal)
+                .with_context(|| format!("cannot read the journal {}", path.display()))?;
             if let Some(state) = state(&journal)? {
                 (settings, attached) = (Some(state.settings), state.attached);
                 members.insert(STATE, state.lines);
@@ -104,8 +108,8 @@ struct State {
 }
 
 fn state(journal: &[u8]) -> anyhow::Result<Option<State>> {
-    let journal = Journal::open(journal).context("cannot read the journal")?;
-    let state = match History::of(journal).last_state() {
+    let history = History::open(journal).context("cannot read the journal")?;
+    let state = match history.last_state() {
         Ok(state) => state,
         Err(error) => {
             output::warn(&format!("the bundle has no state: {error}"));

@@ -3,7 +3,7 @@
 //! **Purpose.** [`Recorder`] writes object changes, verdicts on sessions and headers of dropped packets to a memory-mapped file.
 //! [`History`] returns the state at any time, later changes, and verdicts. `why` and `bundle` use it.
 //!
-//! **Not its purpose.** It uses no threads, files or clocks, so that journals can be read anywhere, including in a browser. `live::journal`
+//! **Not its purpose.** It opens no files and uses no threads or clocks, so that journals can be read anywhere, including in a browser. `live::journal`
 //! feeds a recorder.
 //!
 //! ```text
@@ -22,10 +22,12 @@
 //! changes reveal missing ones. A state that depends on a missing change is an error, never a guess.
 //!
 //! **Invariant.** Records appended before a crash are readable after it. Reading arbitrary bytes never panics, and takes time proportional
-//! to their length.
+//! to their length. It needs little memory besides the state that was asked about: a file is read through a window of 256 KiB, and what a
+//! record decompresses to is bounded by its own size (`bundle::weight`).
 
 mod format;
 mod history;
+mod input;
 mod reader;
 mod recorder;
 mod state;
@@ -36,7 +38,8 @@ mod writer;
 
 pub use format::{Layout, Memory};
 pub use history::{Gap, History, HistoryError, StateAt};
-pub use reader::Journal;
+pub use input::Input;
+pub use reader::JournalError;
 pub use recorder::Recorder;
 pub use state::Change;
 pub use verdict::{LeftOut, Translated, Verdict};

@@ -17,7 +17,7 @@ mod seen;
 mod time;
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,9 +31,9 @@ use serde::Serialize;
 
 use crate::admin::{KeptFiles, Request, ask};
 use crate::args::Why;
-use crate::journal::{Gap, History, HistoryError, Journal, StateAt};
+use crate::journal::{Gap, History, HistoryError, StateAt};
 use bulkhead_answers::args::Asked;
-use bulkhead_answers::bundle::Bundle;
+use bulkhead_answers::bundle;
 use bulkhead_answers::explain::{Answer, Engine};
 use bulkhead_answers::output::{self, printable};
 use bulkhead_answers::translate::Services;
@@ -41,7 +41,7 @@ use changes::Changes;
 use seen::Seen;
 use time::{clock, rfc3339};
 
-/// Maximum size of a journal in bytes. It is read into memory.
+/// Maximum size of a journal in bytes.
 const MOST_BYTES: u64 = (1 << 30) + (1 << 20);
 
 /// Prints what happened to a connection at a past time.
@@ -49,13 +49,12 @@ const MOST_BYTES: u64 = (1 << 30) + (1 << 20);
 /// # Errors
 /// If the journal cannot be read, or does not cover the time.
 pub fn run(args: &Why) -> anyhow::Result<ExitCode> {
-    let (bytes, name, now) = match (&args.journal, &args.bundle) {
-        (Some(path), _) => (read(path)?, path.display().to_string(), None),
-        (None, Some(path)) => (Bundle::open(path)?.into_journal()?, path.display().to_string(), None),
+    let (file, name, now) = match (&args.journal, &args.bundle) {
+        (Some(path), _) => (open(path)?, path.display().to_string(), None),
+        (None, Some(path)) => (bundle::open_journal(path)?, path.display().to_string(), None),
         (None, None) => live(args)?,
     };
-    let journal = Journal::open(&bytes).with_context(|| format!("cannot use the journal {name}"))?;
-    let history = History::of(journal);
+    let history = History::open(&file).with_context(|| format!("cannot use the journal {name}"))?;
     if history.damage().is_loss() {
         output::warn(&format!("{name} is damaged: {}", history.damage()));
     }
@@ -67,42 +66,45 @@ pub fn run(args: &Why) -> anyhow::Result<ExitCode> {
         ));
     }
     let at = time::parse(&args.at, now.unwrap_or_else(|| history.ends()))?;
-    let told = told(&history, args, (at, now), &name)?;
+    let told = told(&history, args, (at, now), &name);
+    if let Some(fault) = history.fault() {
+        bail!("cannot read the journal {name}: {fault}");
+    }
+    let told = told?;
     output::answer(args.output, &told, |out| told.write(out))?;
     Ok(ExitCode::from(u8::from(!told.then.answer.is_allowed())))
 }
 
 /// Returns the running vswitch's journal, its path, and the current time.
-fn live(args: &Why) -> anyhow::Result<(Vec<u8>, String, Option<u64>)> {
+fn live(args: &Why) -> anyhow::Result<(File, String, Option<u64>)> {
     let kept: KeptFiles = ask(&args.socket, &Request::KeptFiles)?;
     let path = kept.journal.context(
         "the vswitch keeps no journal\n  help: set journal.folder in its configuration; dataplane: nftables does not support a journal",
     )?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok((read(&path)?, path.display().to_string(), Some(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))))
+    Ok((open(&path)?, path.display().to_string(), Some(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))))
 }
 
-/// Reads a journal file.
+/// Opens a journal file.
 ///
 /// # Errors
-/// If the file cannot be read or is too large.
-pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+/// If the file cannot be opened, is no regular file, or is too large.
+pub fn open(path: &Path) -> anyhow::Result<File> {
     let name = path.display();
     let file = File::open(path).with_context(|| {
         format!(
             "cannot open the journal {name}\n  help: if the vswitch runs in a container, copy the file out and pass it with --journal"
         )
     })?;
-    // Reserve the file's size, to avoid reallocation.
-    let length = file.metadata().map_or(0, |about| about.len()).min(MOST_BYTES);
-    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0) + 1);
-    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read the journal {name}"))?;
-    if bytes.len() as u64 > MOST_BYTES {
-        bail!(
-            "{name} is not a journal: it exceeds {MOST_BYTES} bytes\n  help: pass the file journal-NODE of journal.folder, or a copy of it"
-        );
+    let about = file.metadata().with_context(|| format!("cannot read the journal {name}"))?;
+    let help = "pass the file journal-NODE of journal.folder, or a copy of it";
+    if !about.is_file() {
+        bail!("{name} is not a regular file, and a journal is read several times\n  help: {help}");
     }
-    Ok(bytes)
+    if about.len() > MOST_BYTES {
+        bail!("{name} is not a journal: it exceeds {MOST_BYTES} bytes\n  help: {help}");
+    }
+    Ok(file)
 }
 
 /// Returns the verdict on the connection in a state.

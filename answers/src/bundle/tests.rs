@@ -72,32 +72,45 @@ fn bundle() -> Vec<u8> {
     packed(&all)
 }
 
-fn read(bytes: &[u8]) -> anyhow::Result<Bundle> {
-    Bundle::read(Path::new("b.tgz"), bytes)
+fn read(bytes: &[u8], wanted: Wanted) -> anyhow::Result<Unpacked> {
+    super::read(bytes, bytes.len() as u64, wanted)
+}
+
+fn objects() -> Vec<Object> {
+    source::load_text("state", STATE_TEXT, Strictness::Strict).unwrap().objects
 }
 
 fn refused(bytes: &[u8]) -> String {
-    format!("{:#}", read(bytes).unwrap_err())
+    format!("{:#}", read(bytes, Wanted::State).unwrap_err())
 }
 
 #[test]
 fn what_was_packed_is_what_is_read_and_no_secret_is_in_it() {
-    let read = read(&bundle()).unwrap();
-    let objects = source::load_text("state", STATE_TEXT, Strictness::Strict).unwrap().objects;
-    assert_eq!(read.objects().unwrap(), objects);
-    let shown = String::from_utf8_lossy(&read.members[STATE]).into_owned();
+    let members = members();
+    let read = read(&bundle(), Wanted::State).unwrap();
+    assert_eq!(read.objects.unwrap(), objects());
+    let shown = String::from_utf8_lossy(&members[STATE]);
     assert!(shown.contains("10.1.0.1") && !shown.contains("planted"), "{shown}");
-    let error = read.into_journal().unwrap_err().to_string();
+    let written = Written::new("no-journal", &manifest(&members), &members);
+    let error = open_journal(&written.0).unwrap_err().to_string();
     assert!(error.contains("was disabled"), "{error}");
 }
 
 #[test]
 fn the_writer_writes_what_the_reader_reads() {
     let (settings, made) = (Some(Settings::default()), "2026-11-24T14:32:07Z".to_owned());
-    let contents = Contents { node: "n".into(), made, settings, attached: Vec::new(), members: members() };
+    let mut members = members();
+    // Zeros in front, in the middle and at the end, as in a journal whose segments are not all in use.
+    let journal = [&[0; 3 * BUFFER][..], b"one", &[0; 5 * BUFFER], b"two", &[0; 2 * BUFFER]].concat();
+    members.insert(JOURNAL, journal.clone());
+    let contents = Contents { node: "n".into(), made, settings, attached: Vec::new(), members };
     let mut out = Vec::new();
     contents.pack(&mut out).unwrap();
-    assert_eq!(read(&out).unwrap().members, contents.members);
+    assert_eq!(read(&out, Wanted::State).unwrap().objects.unwrap(), objects());
+    let (mut file, mut found) = (read(&out, Wanted::Journal).unwrap().journal.unwrap(), Vec::new());
+    std::io::Seek::rewind(&mut file).unwrap();
+    file.read_to_end(&mut found).unwrap();
+    assert!(found == journal, "{} bytes", found.len());
 }
 
 #[test]
@@ -113,13 +126,17 @@ fn a_bundle_that_is_cut_off_or_damaged_is_refused() {
     let whole = bundle();
     for end in (0..whole.len()).step_by(3) {
         // Only the end of the tar's zeros and gzip's checksum follow all members.
-        assert!(read(&whole[..end]).is_err() || end + 32 >= whole.len(), "cut at {end} of {}", whole.len());
+        assert!(
+            read(&whole[..end], Wanted::State).is_err() || end + 32 >= whole.len(),
+            "cut at {end} of {}",
+            whole.len()
+        );
     }
     for at in (0..whole.len()).step_by(3) {
         let mut wrong = whole.clone();
         wrong[at] ^= 0x20;
-        if let Ok(read) = read(&wrong) {
-            assert_eq!(read.members, members(), "byte {at}");
+        if let Ok(read) = read(&wrong, Wanted::State) {
+            assert_eq!(read.objects.unwrap(), objects(), "byte {at}");
         }
     }
 }
@@ -179,8 +196,32 @@ fn a_bomb_is_refused_before_it_is_unpacked() {
         let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
         packer.write_all(header.as_bytes()).unwrap();
         packer.write_all(&[0; 1024]).unwrap();
-        assert!(read(&packer.finish().unwrap()).is_err(), "{kind:?}");
+        assert!(read(&packer.finish().unwrap(), Wanted::State).is_err(), "{kind:?}");
     }
+}
+
+#[test]
+fn a_state_that_unpacks_to_far_more_than_its_bundle_is_refused_by_line() {
+    let line = [members()[STATE].split(|&byte| byte == b'\n').next().unwrap(), b"\n"].concat();
+    let many: BTreeMap<&'static str, Vec<u8>> = [(STATE, line.repeat(60_000))].into();
+    let mut out = Vec::new();
+    let (made, attached) = (String::new(), Vec::new());
+    Contents { node: "n".into(), made, settings: None, attached, members: many }.pack(&mut out).unwrap();
+    assert!(out.len() < 100_000, "{}", out.len());
+    let error = refused(&out);
+    assert!(error.contains("member `state.jsonl`: line ") && error.contains("larger than a cluster's"), "{error}");
+    assert!(read(&out, Wanted::Journal).is_ok(), "only a command that needs the state keeps it");
+}
+
+#[test]
+fn a_member_without_end_is_refused_at_its_name_whoever_needs_it() {
+    // One line, as long as the bundle claims, and a manifest of that length.
+    let long = vec![b' '; usize::try_from(weight::LONGEST_LINE).unwrap() + 2];
+    let none = serde_json::to_vec(&manifest(&BTreeMap::new())).unwrap();
+    let state = packed(&[("bulkhead-bundle/manifest.json", &none), ("bulkhead-bundle/state.jsonl", &long)]);
+    assert!(refused(&state).contains("`state.jsonl`: line 1"), "{}", refused(&state));
+    let manifest = refused(&packed(&[("bulkhead-bundle/manifest.json", &long)]));
+    assert!(manifest.contains("the manifest exceeds"), "{manifest}");
 }
 
 /// A bundle in a temporary file, removed on drop.

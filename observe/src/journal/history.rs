@@ -1,10 +1,12 @@
 //! Reads a journal: the state at a time, later changes, and verdicts.
 
+mod limits;
 mod packed;
 mod seen;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use bulkhead_answers::bundle::Settings;
 use bulkhead_control::attachments::Attachment;
@@ -12,33 +14,15 @@ use bulkhead_control::cache::Event;
 use bulkhead_control::inventory::{Inventory, Key};
 use bulkhead_control::object::{Object, PodName};
 
-use super::format::{Kind, Run};
-use super::reader::{Damage, Journal};
-use super::state::{MOST_WEIGHT, Part, Unpacked, Unread, unpack};
+use super::format::{Kind, Layout, Run};
+use super::input::Input;
+use super::reader::{Damage, Journal, JournalError};
+use super::state::{Unpacked, Unread, unpack};
 use super::verdict::{LeftOut, Verdict};
-use packed::{Open, Packed, take_part};
-use seen::verdicts;
-
-/// Maximum total size of decompressed changes in bytes: a hundred times the largest cluster. Bounds the time, because a small file can
-/// decompress to any size.
-const MOST_UNPACKED: u64 = 1 << 32;
-
-/// Limits of memory use: a file may be damaged or hostile.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Maximum number of changes; the newest are kept.
-    pub(super) changes: usize,
-    /// Maximum number of starts and stops; the newest are kept.
-    pub(super) runs: usize,
-    /// Maximum estimated memory of a change and of a state, in bytes.
-    pub(super) weight: u64,
-}
-
-impl Limits {
-    /// Limits for a vswitch's journal. A million changes need about 40 MB; the default size holds fewer than half. 65,536 runs are a
-    /// restart per minute for three weeks.
-    pub(super) const OF_A_VSWITCH: Self = Self { changes: 1 << 20, runs: 1 << 16, weight: MOST_WEIGHT };
-}
+pub(super) use limits::Limits;
+use limits::{MOST_UNPACKED, forget};
+use packed::{Open, Packed, Parts, take_part};
+use seen::Verdicts;
 
 /// Why the state at a time is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,6 +74,8 @@ pub struct StateAt {
     /// Memory estimate of each object in bytes; `weight` is their sum.
     weights: BTreeMap<Key, u64>,
     weight: u64,
+    /// Total compressed size of the changes since the last whole state, in bytes. Limits `weight`.
+    packed: u64,
 }
 
 impl StateAt {
@@ -98,9 +84,11 @@ impl StateAt {
         &mut self,
         packed: &Packed,
         unpacked: Unpacked,
-        most_weight: u64,
+        limits: Limits,
     ) -> Result<Vec<(Event, Option<Object>)>, HistoryError> {
         let Unpacked { change, weights } = unpacked;
+        self.packed = self.packed_with(packed);
+        let most_weight = limits.of(self.packed);
         (self.number, self.since, self.generation) = (packed.number, packed.time, packed.generation);
         self.is_denying = change.is_denying;
         if let Some(settings) = change.settings {
@@ -130,6 +118,11 @@ impl StateAt {
             }
         }
         Ok(told)
+    }
+
+    /// Returns [`packed`](Self::packed) after a change.
+    fn packed_with(&self, change: &Packed) -> u64 {
+        u64::from(change.bytes).saturating_add(self.packed)
     }
 
     fn apply(&mut self, event: Event, weight: u64) -> (Event, Option<Object>) {
@@ -169,6 +162,8 @@ pub struct History<'a> {
     damage: Damage,
     /// Number of older changes that were dropped.
     passed_over: usize,
+    /// Time of the last record, in nanoseconds since 1970. `None` without records.
+    last: Option<u64>,
     limits: Limits,
     /// Bytes that may still be decompressed.
     budget: Cell<u64>,
@@ -176,50 +171,68 @@ pub struct History<'a> {
 
 impl<'a> History<'a> {
     /// Reads the changes and the starts and stops of a journal.
-    pub fn of(journal: Journal<'a>) -> Self {
-        Self::within(journal, Limits::OF_A_VSWITCH)
+    ///
+    /// # Errors
+    /// If the header cannot be read.
+    pub fn open(input: impl Into<Input<'a>>) -> Result<Self, JournalError> {
+        Self::within(input.into(), Limits::OF_A_VSWITCH)
     }
 
     /// Reads the changes and the starts and stops of a journal, at most as many as `limits` allows.
-    pub(super) fn within(journal: Journal<'a>, limits: Limits) -> Self {
-        let (mut changes, mut runs, mut damage) = (Vec::new(), Vec::new(), journal.damage());
+    pub(super) fn within(input: Input<'a>, limits: Limits) -> Result<Self, JournalError> {
+        let (mut changes, mut runs, mut damage) = (Vec::new(), Vec::new(), Damage::default());
         // The change whose parts are being read, and their segment.
         let mut open: Option<Open> = None;
-        let (mut passed_over, mut forgotten) = (0, 0);
-        for record in journal.records() {
+        let (mut passed_over, mut forgotten, mut last) = (0, 0, None);
+        let mut verdicts = Verdicts::of(0..=u64::MAX);
+        let journal = Journal::open(input, |record| {
+            last = last.max(Some(record.time));
             let kind = Kind::of(record.kind);
-            match kind {
+            let is_known = match kind {
                 Some(Kind::Change | Kind::Checkpoint) => {
-                    let is_whole = kind == Some(Kind::Checkpoint);
-                    damage.unknown += usize::from(!take_part(&record, is_whole, &mut open, &mut changes));
+                    let is_known = take_part(&record, kind == Some(Kind::Checkpoint), &mut open, &mut changes);
                     forget(&mut changes, limits.changes, &mut passed_over);
+                    is_known
                 }
-                Some(Kind::Run) => match serde_json::from_slice(record.payload) {
-                    Ok(run) => {
-                        runs.push((record.time, run));
-                        forget(&mut runs, limits.runs, &mut forgotten);
-                    }
-                    Err(_) => damage.unknown += 1,
-                },
-                Some(Kind::Name | Kind::Verdicts | Kind::LeftOut) => {}
-                None => damage.unknown += 1,
+                Some(Kind::Run) => serde_json::from_slice(record.payload).is_ok_and(|run| {
+                    runs.push((record.time, run));
+                    forget(&mut runs, limits.runs, &mut forgotten);
+                    true
+                }),
+                Some(Kind::Name | Kind::Verdicts) => verdicts.take(&record, drop),
+                Some(Kind::LeftOut) => true,
+                None => false,
+            };
+            if !is_known {
+                damage.is_unknown(record.offset);
             }
-        }
-        damage.unknown += verdicts(&journal, 0, u64::MAX, drop);
-        Self { journal, changes, runs, damage, passed_over, limits, budget: Cell::new(MOST_UNPACKED) }
+        })?;
+        let damage = damage.and(journal.damage());
+        Ok(Self { journal, changes, runs, damage, passed_over, last, limits, budget: Cell::new(MOST_UNPACKED) })
     }
 
-    fn unpack(&self, packed: &Packed) -> Result<Unpacked, Unread> {
-        let parts = self.journal.records_from(packed.place).filter_map(|record| {
-            let is_part = matches!(Kind::of(record.kind), Some(Kind::Change | Kind::Checkpoint));
-            Part::read(record.payload).filter(|_| is_part).map(|part| part.bytes)
-        });
-        unpack(parts.take(packed.parts as usize), self.limits.weight, &self.budget)
+    /// Decompresses the change that follows a state.
+    fn unpack(&self, packed: &Packed, state: &StateAt) -> Result<Unpacked, Unread> {
+        let most_weight = self.limits.of(state.packed_with(packed));
+        unpack(Parts::of(&self.journal, packed), most_weight, &self.budget)
+    }
+
+    /// Returns the error of the operating system because of which answers so far lack records. `None` without one.
+    pub const fn fault(&self) -> Option<io::ErrorKind> {
+        self.journal.fault()
     }
 
     /// Returns the name of the node whose vswitch wrote the journal.
     pub fn node(&self) -> &str {
         self.journal.node()
+    }
+
+    pub(super) const fn layout(&self) -> Layout {
+        self.journal.layout()
+    }
+
+    pub(super) const fn newest(&self) -> Option<(usize, u64, usize)> {
+        self.journal.newest()
     }
 
     /// Returns the unreadable parts of the journal.
@@ -239,8 +252,7 @@ impl<'a> History<'a> {
 
     /// Returns the time of the last record or sign of life, in nanoseconds since 1970. 0 if the journal has neither.
     pub fn ends(&self) -> u64 {
-        let last = self.journal.records().map(|record| record.time).max();
-        self.journal.alive().into_iter().chain(last).max().unwrap_or(0)
+        self.journal.alive().max(self.last).unwrap_or(0)
     }
 
     /// Returns [`ends`](Self::ends), or `None` if the journal has no record.
@@ -292,11 +304,12 @@ impl<'a> History<'a> {
             is_denying: false,
             weights: BTreeMap::new(),
             weight: 0,
+            packed: 0,
         };
         for (place, packed) in self.changes.iter().enumerate().take(at + 1).skip(whole) {
             let is_next = packed.is_whole || packed.number == state.number + 1;
-            match self.unpack(packed) {
-                Ok(change) if is_next => drop(state.take(packed, change, self.limits.weight)?),
+            match self.unpack(packed, &state) {
+                Ok(change) if is_next => drop(state.take(packed, change, self.limits)?),
                 Err(Unread::TooLarge) => return Err(HistoryError::TooLarge),
                 Ok(_) | Err(Unread::Foreign) => return Err(HistoryError::Gap(self.gap(place))),
             }
@@ -318,11 +331,11 @@ impl<'a> History<'a> {
             state.at = at;
             let is_next = packed.number == state.number + 1;
             let missing = packed.number.saturating_sub(state.number.saturating_add(1));
-            let Some(change) = self.unpack(packed).ok().filter(|_| is_next || packed.is_whole) else { continue };
+            let Some(change) = self.unpack(packed, state).ok().filter(|_| is_next || packed.is_whole) else { continue };
             let merged = change.change.merged.max(1);
             let (was_denying, before) = (state.is_denying, state.number);
             // If the state becomes too large, the previous one is the last known.
-            let events = state.take(packed, change, self.limits.weight).ok()?;
+            let events = state.take(packed, change, self.limits).ok()?;
             let is_other = !events.is_empty() || was_denying != state.is_denying || missing > 0;
             if is_other || packed.number != before {
                 return Some(Step { time: packed.time, generation: packed.generation, events, merged, missing });
@@ -336,23 +349,31 @@ impl<'a> History<'a> {
     }
 
     /// Calls `each` for the verdicts of a period, ends included, in recorded order.
-    pub fn verdicts(&self, from: u64, to: u64, each: impl FnMut(Verdict)) {
-        verdicts(&self.journal, from, to, each);
+    pub fn verdicts(&self, from: u64, to: u64, mut each: impl FnMut(Verdict)) {
+        let mut verdicts = Verdicts::of(from..=to);
+        self.journal.records(|record| {
+            verdicts.take(&record, &mut each);
+        });
     }
 
     /// Returns how much was not recorded in periods that overlap this one.
     pub fn left_out(&self, from: u64, to: u64) -> LeftOut {
-        let told = self.journal.records().filter(|record| Kind::of(record.kind) == Some(Kind::LeftOut));
-        let of_time = told.filter_map(|record| {
-            let told: LeftOut = serde_json::from_slice(record.payload).ok()?;
-            (told.since <= to && record.time >= from).then_some(told)
+        let mut sum = LeftOut { since: from, ..LeftOut::default() };
+        self.journal.records(|record| {
+            if Kind::of(record.kind) != Some(Kind::LeftOut) || record.time < from {
+                return;
+            }
+            let Ok(one) = serde_json::from_slice::<LeftOut>(record.payload) else { return };
+            if one.since <= to {
+                sum = LeftOut {
+                    since: sum.since.min(one.since),
+                    sessions: sum.sessions.saturating_add(one.sessions),
+                    dropped: sum.dropped.saturating_add(one.dropped),
+                    unheard: sum.unheard.saturating_add(one.unheard),
+                };
+            }
         });
-        of_time.fold(LeftOut { since: from, ..LeftOut::default() }, |sum, one| LeftOut {
-            since: sum.since.min(one.since),
-            sessions: sum.sessions.saturating_add(one.sessions),
-            dropped: sum.dropped.saturating_add(one.dropped),
-            unheard: sum.unheard.saturating_add(one.unheard),
-        })
+        sum
     }
 
     /// Returns the period around this time in which no vswitch ran. Its end is `None` if unknown.
@@ -368,13 +389,5 @@ impl<'a> History<'a> {
         }
         let &(stopped, run) = self.runs.last()?;
         (!run.is_start && time >= stopped).then_some((stopped, None))
-    }
-}
-
-/// Drops the older half of a list that has reached `most` elements. Adds the number of dropped ones to `forgotten`.
-fn forget<T>(all: &mut Vec<T>, most: usize, forgotten: &mut usize) {
-    if all.len() >= most {
-        *forgotten += most / 2;
-        all.drain(..most / 2);
     }
 }

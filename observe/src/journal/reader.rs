@@ -1,11 +1,15 @@
 //! Finds the records of a journal with arbitrary content.
 //!
-//! Does not keep records: each query walks over the segments. A gigabyte can hold 25 million records, whose list would need more memory
-//! than the file.
+//! Keeps neither bytes nor records: each query walks over the segments through a small [`Window`]. A gigabyte can hold 25 million records.
 
-use super::format::{
-    FileHead, HeadFault, Layout, RECORD_HEAD, RecordHead, SEGMENT_HEAD, SegmentHead, VERSION, last_alive, sequence_of,
-};
+mod walk;
+
+use std::cell::Cell;
+use std::io;
+
+use super::format::{FileHead, HEADER, HeadFault, Layout, SEGMENT_HEAD, SegmentHead, VERSION, last_alive, sequence_of};
+use super::input::Input;
+pub(super) use walk::Walk;
 
 /// Why a file cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +23,9 @@ pub enum JournalError {
     /// The first page is damaged, which describes the layout of the rest.
     #[error("the header of the journal is damaged")]
     Damaged,
+    /// The operating system cannot read the file.
+    #[error("the journal cannot be read: {0}")]
+    Unreadable(io::ErrorKind),
 }
 
 /// Unreadable parts of a journal.
@@ -32,6 +39,8 @@ pub struct Damage {
     pub bytes: usize,
     /// Valid records whose content could not be parsed.
     pub unknown: usize,
+    /// Offset in the file of the first unreadable part, in bytes. `None` without damage.
+    pub first: Option<usize>,
     /// Whether the process died while writing the last record.
     pub is_torn: bool,
 }
@@ -41,12 +50,36 @@ impl Damage {
     pub const fn is_loss(self) -> bool {
         self.segments + self.places + self.unknown > 0
     }
+
+    /// Adds other damage of the same journal.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            segments: self.segments + other.segments,
+            places: self.places + other.places,
+            bytes: self.bytes + other.bytes,
+            unknown: self.unknown + other.unknown,
+            first: [self.first, other.first].into_iter().flatten().min(),
+            is_torn: self.is_torn || other.is_torn,
+        }
+    }
+
+    /// Adds a record at this offset in the file that could not be parsed.
+    pub(super) fn is_unknown(&mut self, at: usize) {
+        self.unknown += 1;
+        self.is_at(at);
+    }
+
+    /// Adds the offset in the file of an unreadable part.
+    pub(super) fn is_at(&mut self, at: usize) {
+        self.first = Some(self.first.map_or(at, |first| first.min(at)));
+    }
 }
 
 impl std::fmt::Display for Damage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { segments, places, bytes, unknown, .. } = self;
-        write!(f, "{segments} segments, {places} places ({bytes} bytes) and {unknown} records of it cannot be read")
+        write!(f, "{segments} segments, {places} places ({bytes} bytes) and {unknown} records of it cannot be read")?;
+        self.first.map_or(Ok(()), |first| write!(f, ", the first at byte {first}"))
     }
 }
 
@@ -63,6 +96,8 @@ pub(super) struct Place {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     pub(super) place: Place,
+    /// Offset of the record in the file, in bytes.
+    pub(super) offset: usize,
     pub(super) sequence: u64,
     pub(super) kind: u8,
     pub(super) time: u64,
@@ -70,64 +105,124 @@ pub(super) struct Record<'a> {
     pub(super) payload: &'a [u8],
 }
 
+/// A segment up to its last record.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    sequence: u64,
+    /// Offset in the file, in bytes.
+    start: usize,
+    /// Length in bytes.
+    length: usize,
+}
+
 /// A journal whose header is valid, after a scan of its segments.
 #[derive(Debug)]
-pub struct Journal<'a> {
+pub(super) struct Journal<'a> {
+    input: Input<'a>,
     head: FileHead,
     alive: Option<u64>,
-    /// Sequence numbers and contents of the segments up to their last record, oldest first.
-    segments: Vec<(u64, &'a [u8])>,
+    /// The readable segments, oldest first.
+    segments: Vec<Segment>,
     damage: Damage,
     /// The newest segment: index, sequence number, end of its records. `None` if no segment is readable.
     newest: Option<(usize, u64, usize)>,
+    /// Error of the operating system since the journal was opened. The records behind it are missing. `None` without one.
+    fault: Cell<Option<io::ErrorKind>>,
 }
 
 impl<'a> Journal<'a> {
-    /// Scans all records. Takes time proportional to the size, and almost no memory. A truncated file is read up to its end.
+    /// Calls `each` for all records in recorded order. Takes time proportional to the size, and almost no memory. A truncated file is read
+    /// up to its end.
     ///
     /// # Errors
     /// If the header cannot be read.
-    pub fn open(bytes: &'a [u8]) -> Result<Self, JournalError> {
-        let head = FileHead::read(bytes).map_err(|fault| match fault {
+    pub(super) fn open(input: Input<'a>, each: impl FnMut(Record<'_>)) -> Result<Self, JournalError> {
+        let unreadable = |error: io::Error| JournalError::Unreadable(error.kind());
+        let length = input.length().map_err(unreadable)?;
+        let mut bytes = vec![0; HEADER];
+        let read = input.read(0, &mut bytes).map_err(unreadable)?;
+        bytes.truncate(read);
+        let head = FileHead::read(&bytes).map_err(|fault| match fault {
             HeadFault::Foreign => JournalError::Foreign,
             HeadFault::Version(version) => JournalError::Version(version),
             HeadFault::Damaged => JournalError::Damaged,
         })?;
-        let (mut segments, mut others, mut damage) = (Vec::new(), Vec::new(), Damage::default());
-        for place in 0..head.layout.segments {
-            let range = head.layout.at(place);
-            let segment = &bytes[range.start.min(bytes.len())..range.end.min(bytes.len())];
-            match SegmentHead::read(segment) {
-                Some(found) => segments.push((found.sequence, place, segment)),
-                None if segment.get(..8).is_some_and(|magic| magic != [0; 8]) => others.push(segment),
+        let alive = last_alive(&bytes);
+        let mut journal = Self {
+            input,
+            head,
+            alive,
+            segments: Vec::new(),
+            damage: Damage::default(),
+            newest: None,
+            fault: Cell::new(None),
+        };
+        let segments = journal.find_segments(length).map_err(unreadable)?;
+        journal.scan(&segments, each);
+        match journal.fault.get() {
+            Some(kind) => Err(JournalError::Unreadable(kind)),
+            None => Ok(journal),
+        }
+    }
+
+    /// Returns the segments with a valid header and their indices, oldest first. Reports the others as damage.
+    fn find_segments(&mut self, length: usize) -> io::Result<Vec<(usize, Segment)>> {
+        let (mut segments, mut others) = (Vec::new(), Vec::new());
+        for place in 0..self.head.layout.segments {
+            let range = self.head.layout.at(place);
+            let (start, end) = (range.start.min(length), range.end.min(length));
+            let mut bytes = [0; SEGMENT_HEAD];
+            let read = self.input.read(start, &mut bytes[..SEGMENT_HEAD.min(end - start)])?;
+            match SegmentHead::read(&bytes[..read]) {
+                Some(found) => {
+                    segments.push((place, Segment { sequence: found.sequence, start, length: end - start }));
+                }
+                None if read >= 8 && bytes[..8] != [0; 8] => others.push((start, bytes, read)),
                 None => {}
             }
         }
-        segments.sort_unstable_by_key(|&(sequence, place, _)| (sequence, place));
-        let before = segments.len();
-        segments.dedup_by_key(|&mut (sequence, ..)| sequence);
-        damage.segments += before - segments.len();
-        let next = segments.last().map(|&(sequence, ..)| sequence + 1);
-        for segment in others {
+        segments.sort_unstable_by_key(|&(place, segment)| (segment.sequence, place));
+        segments.dedup_by(|repeated, first| {
+            let is_repeated = repeated.1.sequence == first.1.sequence;
+            if is_repeated {
+                self.damage.segments += 1;
+                self.damage.is_at(repeated.1.start);
+            }
+            is_repeated
+        });
+        let next = segments.last().map(|(_, segment)| segment.sequence + 1);
+        for (start, bytes, read) in others {
             // The segment was being started: its old header is erased first, and the new sequence number is written before the magic.
-            let is_begun = segment[0] == 0 || (next.is_some() && sequence_of(segment) == next);
-            damage.is_torn |= is_begun;
-            damage.segments += usize::from(!is_begun);
+            if bytes[0] == 0 || (next.is_some() && sequence_of(&bytes[..read]) == next) {
+                self.damage.is_torn = true;
+            } else {
+                self.damage.segments += 1;
+                self.damage.is_at(start);
+            }
         }
-        let (mut sound, mut newest) = (Vec::with_capacity(segments.len()), None);
-        let last = segments.len().saturating_sub(1);
-        for (at, &(sequence, place, segment)) in segments.iter().enumerate() {
-            let mut walk = Walk::new(0, sequence, segment, SEGMENT_HEAD);
-            walk.by_ref().for_each(drop);
-            walk.tell_damage(at == last, &mut damage);
-            sound.push((sequence, &segment[..walk.end.min(segment.len())]));
-            newest = Some((place, sequence, walk.end));
+        Ok(segments)
+    }
+
+    /// Passes all records to `each`. Finds the last record of each segment, and the damage before it.
+    fn scan(&mut self, segments: &[(usize, Segment)], mut each: impl FnMut(Record<'_>)) {
+        let mut damage = self.damage;
+        let mut sound = Vec::with_capacity(segments.len());
+        for (at, &(place, segment)) in segments.iter().enumerate() {
+            let number = u32::try_from(at).unwrap_or(u32::MAX);
+            let mut walk = Walk::new(self, number, segment, SEGMENT_HEAD);
+            while let Some(record) = walk.next() {
+                each(record);
+            }
+            let end = walk.end();
+            walk.tell_damage(at + 1 == segments.len(), &mut damage);
+            sound.push(Segment { length: end.min(segment.length), ..segment });
+            self.newest = Some((place, segment.sequence, end));
         }
-        Ok(Self { head, alive: last_alive(bytes), segments: sound, damage, newest })
+        (self.segments, self.damage) = (sound, damage);
     }
 
     /// Returns the name of the node whose vswitch wrote the journal.
-    pub fn node(&self) -> &str {
+    pub(super) fn node(&self) -> &str {
         &self.head.node
     }
 
@@ -141,7 +236,7 @@ impl<'a> Journal<'a> {
     }
 
     /// Returns the unreadable parts of the journal.
-    pub const fn damage(&self) -> Damage {
+    pub(super) const fn damage(&self) -> Damage {
         self.damage
     }
 
@@ -149,97 +244,24 @@ impl<'a> Journal<'a> {
         self.newest
     }
 
-    /// Returns all records in recorded order.
-    pub(super) fn records(&self) -> impl Iterator<Item = Record<'a>> + use<'_, 'a> {
-        (0..)
-            .zip(&self.segments)
-            .flat_map(|(place, &(sequence, segment))| Walk::new(place, sequence, segment, SEGMENT_HEAD))
+    /// Returns the error of the operating system because of which answers since the start lack records. `None` without one.
+    pub(super) const fn fault(&self) -> Option<io::ErrorKind> {
+        self.fault.get()
     }
 
-    /// Returns the records of a segment from this one on.
-    pub(super) fn records_from(&self, place: Place) -> impl Iterator<Item = Record<'a>> + use<'a> {
-        let segment = self.segments.get(place.segment as usize).copied();
-        segment
-            .into_iter()
-            .flat_map(move |(sequence, segment)| Walk::new(place.segment, sequence, segment, place.at as usize))
-    }
-}
-
-/// Walks over the records of a segment.
-#[derive(Clone, Debug)]
-struct Walk<'a> {
-    place: u32,
-    sequence: u64,
-    segment: &'a [u8],
-    /// Offset at which the next record may start.
-    at: usize,
-    /// Offset of the end of the last valid record.
-    end: usize,
-    /// Start of the current gap. `None` outside a gap.
-    skipped: Option<usize>,
-    /// Gaps between records, and their bytes.
-    places: usize,
-    bytes: usize,
-}
-
-impl<'a> Walk<'a> {
-    const fn new(place: u32, sequence: u64, segment: &'a [u8], at: usize) -> Self {
-        Self { place, sequence, segment, at, end: SEGMENT_HEAD, skipped: None, places: 0, bytes: 0 }
-    }
-
-    /// Adds the gaps to `damage`.
-    fn tell_damage(&self, is_newest: bool, damage: &mut Damage) {
-        damage.places += self.places;
-        damage.bytes += self.bytes;
-        // A length of 0 follows the last record, then old data. A lost page is zero too, so search for records after it.
-        let is_over = self.segment.get(self.end..self.end + 4).is_none_or(|len| len == [0; 4]);
-        match self.skipped {
-            Some(_) if is_over => {}
-            // No valid record follows. In the newest segment, the record was being written.
-            Some(_) if is_newest => damage.is_torn = true,
-            Some(start) => {
-                damage.places += 1;
-                damage.bytes += self.segment.len() - start;
-            }
-            None => {}
-        }
-    }
-}
-
-impl<'a> Iterator for Walk<'a> {
-    type Item = Record<'a>;
-
-    fn next(&mut self) -> Option<Record<'a>> {
-        while self.at + 8 <= self.segment.len() {
-            let (start, rest) = (self.at, &self.segment[self.at..]);
-            let head = RecordHead::read(rest, self.sequence);
-            let record = head.and_then(|head| {
-                let payload = rest.get(RECORD_HEAD..RECORD_HEAD + head.len)?;
-                (crc32fast::hash(payload) == head.payload_sum).then_some((head, payload))
-            });
-            match (head, record) {
-                (_, Some((head, payload))) => {
-                    if let Some(skipped) = self.skipped.take() {
-                        self.places += 1;
-                        self.bytes += start - skipped;
-                    }
-                    self.at += head.size();
-                    self.end = self.at;
-                    let RecordHead { kind, time, generation, .. } = head;
-                    let place = Place { segment: self.place, at: u32::try_from(start).unwrap_or(u32::MAX) };
-                    return Some(Record { place, sequence: self.sequence, kind, time, generation, payload });
-                }
-                // The length is valid, so the next record follows.
-                (Some(head), None) => {
-                    self.skipped.get_or_insert(start);
-                    self.at += head.size();
-                }
-                (None, None) => {
-                    self.skipped.get_or_insert(start);
-                    self.at += 8;
-                }
+    /// Calls `each` for all records in recorded order.
+    pub(super) fn records(&self, mut each: impl FnMut(Record<'_>)) {
+        for (place, &segment) in (0..).zip(&self.segments) {
+            let mut walk = Walk::new(self, place, segment, SEGMENT_HEAD);
+            while let Some(record) = walk.next() {
+                each(record);
             }
         }
-        None
+    }
+
+    /// Returns a walk over the records of a segment from this one on. `None` if the segment does not exist.
+    pub(super) fn records_from(&self, place: Place) -> Option<Walk<'_>> {
+        let segment = self.segments.get(place.segment as usize)?;
+        Some(Walk::new(self, place.segment, *segment, place.at as usize))
     }
 }

@@ -77,7 +77,7 @@ impl<M: Memory> Recorder<M> {
     /// # Errors
     /// If the memory holds another journal, or has no room.
     pub fn open(memory: M, layout: Layout, node: &str, now: u64) -> Result<(Self, Option<Damage>), WriterError> {
-        let (writer, found) = Writer::open(memory, layout, node, now, |journal| Found::of(&History::of(journal)))?;
+        let (writer, found) = Writer::open(memory, layout, node, now, Found::of)?;
         let mut recorder = Self {
             writer,
             known: Known::default(),

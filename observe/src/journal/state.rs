@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 
-use bulkhead_answers::bundle::Settings;
+use bulkhead_answers::bundle::{Settings, weight};
 use bulkhead_control::attachments::Attachment;
 use bulkhead_control::cache::Event;
 use bulkhead_control::inventory::Key;
@@ -27,16 +27,6 @@ use super::format::{LONGEST_PAYLOAD, MOST_NUMBER};
 pub(super) const PART_HEAD: usize = 16;
 /// Size of a part's content in bytes.
 const PART: usize = LONGEST_PAYLOAD - PART_HEAD;
-/// Maximum [weight] of a change and of a state: about 150,000 pods, Kubernetes' documented maximum. A limit, because a small record can
-/// decompress to any size.
-pub(super) const MOST_WEIGHT: u64 = 1 << 29;
-/// Maximum length of a line in bytes. API servers limit objects to 1.5 MB.
-const LONGEST_LINE: u64 = 1 << 24;
-/// Memory of an event besides its text, in bytes.
-const EVENT: u64 = size_of::<Event>() as u64;
-/// Memory of a list or map item besides its text, in bytes. A label has two.
-const ITEM: u64 = 64;
-
 /// A change of the state in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
@@ -173,12 +163,6 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Estimates an object's memory from its line, in bytes.
-fn weight(line: &[u8]) -> u64 {
-    let items = line.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() as u64;
-    line.len() as u64 + EVENT + ITEM * items
-}
-
 /// Why a change cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
@@ -192,49 +176,28 @@ pub(super) enum Unread {
 #[derive(Debug)]
 pub(super) struct Unpacked {
     pub(super) change: Change,
-    /// [Weight](weight) of each event.
+    /// [Weight](weight::of_line) of each event.
     pub(super) weights: Vec<u64>,
 }
 
-/// Reads parts one after the other.
-struct Joined<'a, I> {
-    part: &'a [u8],
-    rest: I,
-}
-
-impl<'a, I: Iterator<Item = &'a [u8]>> Read for Joined<'a, I> {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        while self.part.is_empty() {
-            match self.rest.next() {
-                Some(part) => self.part = part,
-                None => return Ok(0),
-            }
-        }
-        self.part.read(into)
-    }
-}
-
-/// Decompresses the parts of a change, which are in order. Reads line by line to detect an excessive size early. `budget` is the number of
-/// bytes, of text and events, that may still be decompressed.
-pub(super) fn unpack<'a>(
-    parts: impl Iterator<Item = &'a [u8]>,
-    most_weight: u64,
-    budget: &Cell<u64>,
-) -> Result<Unpacked, Unread> {
-    let mut text = BufReader::new(DeflateDecoder::new(Joined { part: &[], rest: parts }));
+/// Decompresses a change, whose parts `packed` reads one after the other. Reads line by line to detect an excessive size early. `budget` is
+/// the number of bytes, of text and events, that may still be decompressed.
+pub(super) fn unpack(packed: impl Read, most_weight: u64, budget: &Cell<u64>) -> Result<Unpacked, Unread> {
+    let mut text = BufReader::new(DeflateDecoder::new(packed));
     let (mut head, mut change, mut weights, mut total) = (None, Change::default(), Vec::new(), 0);
     let mut line = Vec::new();
     loop {
         line.clear();
-        let read = (&mut text).take(LONGEST_LINE + 1).read_until(b'\n', &mut line).map_err(|_| Unread::Foreign)?;
+        let read =
+            (&mut text).take(weight::LONGEST_LINE + 1).read_until(b'\n', &mut line).map_err(|_| Unread::Foreign)?;
         if read == 0 {
             break;
         }
         let is_last = line.pop_if(|byte| *byte == b'\n').is_none();
-        let weight = weight(&line);
+        let weight = weight::of_line(&line);
         total += weight;
-        let taken = line.len() as u64 + EVENT;
-        if line.len() as u64 > LONGEST_LINE || total > most_weight || taken > budget.get() {
+        let taken = line.len() as u64 + size_of::<Event>() as u64;
+        if line.len() as u64 > weight::LONGEST_LINE || total > most_weight || taken > budget.get() {
             return Err(Unread::TooLarge);
         }
         budget.set(budget.get() - taken);

@@ -1,6 +1,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bulkhead_answers::bundle::weight;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Labels, Namespace, Object};
 use bulkhead_dataplane::Flow;
@@ -8,11 +9,13 @@ use bulkhead_dataplane::Flow;
 use super::format::{HEADER, Kind, MOST_NUMBER, SEGMENT_HEAD};
 use super::history::Limits;
 use super::reader::{Damage, JournalError};
-use super::state::{MOST_WEIGHT, PART_HEAD, Unread, pack, unpack};
+use super::state::{PART_HEAD, Unread, pack, unpack};
 use super::writer::Writer;
 use super::*;
+use crate::scratch::Scratch;
 
 const SMALL: Layout = Layout { segment: 1 << 18, segments: 3 };
+const BIG: Layout = Layout { segment: 1 << 20, segments: 2 };
 
 /// Memory that ignores writes after its first `left` bytes, as if the process had been killed then.
 #[derive(Clone, Debug)]
@@ -94,7 +97,7 @@ fn verdict(at: u64) -> Verdict {
 }
 
 fn history(bytes: &[u8]) -> History<'_> {
-    History::of(Journal::open(bytes).unwrap())
+    History::open(bytes).unwrap()
 }
 
 /// Returns the label `team` of each namespace at a time.
@@ -206,11 +209,10 @@ fn whatever_byte_is_wrong_nothing_is_read_that_was_not_written_and_a_loss_is_tol
     for at in (0..HEADER / 8).chain(HEADER..=end) {
         let mut bytes = sound.clone();
         bytes[at] ^= 0x41;
-        let Ok(journal) = Journal::open(&bytes) else {
+        let Ok(found) = History::open(&bytes) else {
             assert!(at < HEADER, "byte {at}");
             continue;
         };
-        let found = History::of(journal);
         let read = seen(&found);
         assert!(read.iter().all(|verdict| written.contains(verdict)), "byte {at}");
         let is_whole = read == written && teams(&found, 30).as_deref() == Ok("x=blue");
@@ -223,18 +225,18 @@ fn whatever_byte_is_wrong_nothing_is_read_that_was_not_written_and_a_loss_is_tol
         }
     }
     for end in (0..=end + 8).step_by(5) {
-        if let Ok(journal) = Journal::open(&sound[..end]) {
-            assert!(seen(&History::of(journal)).len() <= written.len(), "cut at {end}");
+        if let Ok(found) = History::open(&sound[..end]) {
+            assert!(seen(&found).len() <= written.len(), "cut at {end}");
         } else {
             assert!(end < HEADER);
         }
     }
     for foreign in [vec![0; HEADER * 2], vec![0xff; HEADER * 2], b"apiVersion: v1".to_vec(), Vec::new()] {
-        assert_eq!(Journal::open(&foreign).unwrap_err(), JournalError::Foreign);
+        assert_eq!(History::open(&foreign).unwrap_err(), JournalError::Foreign);
     }
     let mut other = sound.clone();
     other[8] = 99;
-    assert_eq!(Journal::open(&other).unwrap_err(), JournalError::Version(99));
+    assert_eq!(History::open(&other).unwrap_err(), JournalError::Version(99));
     let opened = Recorder::open(sound, SMALL, "node-2", 1);
     assert!(opened.unwrap_err().to_string().contains("node `node-1`"));
 }
@@ -430,8 +432,9 @@ fn a_small_record_of_very_many_events_is_not_unpacked() {
         let event = serde_json::to_string(&Event::DeleteNode("a".into())).unwrap();
         let lines = "{}\n".to_owned() + &vec![event; events].join("\n");
         let parts = pack(1, lines.as_bytes()).unwrap();
-        let parts = parts.iter().map(|part| &part[PART_HEAD..]);
-        unpack(parts, MOST_WEIGHT, &std::cell::Cell::new(u64::MAX)).map(|unpacked| unpacked.change.events.len())
+        let packed = parts.iter().flat_map(|part| &part[PART_HEAD..]).copied().collect::<Vec<u8>>();
+        unpack(&packed[..], weight::MOST_WEIGHT, &std::cell::Cell::new(u64::MAX))
+            .map(|unpacked| unpacked.change.events.len())
     };
     assert_eq!(change_of(1000), Ok(1000));
     assert_eq!(change_of(2_000_000), Err(Unread::TooLarge));
@@ -468,10 +471,10 @@ fn of_too_many_changes_the_newest_are_read_and_the_others_are_counted() {
     }
     // A checkpoint of a process that does not know the earlier state.
     recorder.change(1000, 100, &whole_of("100")).unwrap();
-    let journal = || Journal::open(recorder.memory()).unwrap();
-    let all = History::within(journal(), Limits::OF_A_VSWITCH);
+    let within = |limits| History::within(recorder.memory().into(), limits).unwrap();
+    let all = within(Limits::OF_A_VSWITCH);
     assert_eq!((all.passed_over(), all.begins()), (0, Some(0)));
-    let some = History::within(journal(), Limits { changes: 20, ..Limits::OF_A_VSWITCH });
+    let some = within(Limits { changes: 20, ..Limits::OF_A_VSWITCH });
     assert!((80..100).contains(&some.passed_over()), "{}", some.passed_over());
     assert!(some.state_at(500).is_err(), "its whole state is not read");
     assert_eq!(all.state_at(500).map(|state| state.generation), Ok(50));
@@ -486,12 +489,12 @@ fn a_state_that_grows_beyond_what_a_vswitch_can_have_is_refused_and_one_that_cha
     for at in 1..200_u64 {
         recorder.change(at, at, &change(vec![Event::Apply(namespace("x", &at.to_string()))])).unwrap();
     }
-    let before = History::within(Journal::open(recorder.memory()).unwrap(), limits);
+    let before = History::within(recorder.memory().into(), limits).unwrap();
     assert_eq!(teams(&before, 199).as_deref(), Ok("x=199"), "one object, however often it changes");
     for at in 200..400_u64 {
         recorder.change(at, at, &change(vec![Event::Apply(namespace(&at.to_string(), "same"))])).unwrap();
     }
-    let after = History::within(Journal::open(recorder.memory()).unwrap(), limits);
+    let after = History::within(recorder.memory().into(), limits).unwrap();
     assert!(teams(&after, 201).is_ok());
     assert_eq!(teams(&after, 399), Err(HistoryError::TooLarge));
     let mut state = after.state_at(199).unwrap();
@@ -507,4 +510,60 @@ fn names_that_no_recorder_writes_are_not_kept() {
     long.extend_from_slice(&[b'x'; 2000]);
     writer.append(Kind::Name, 30, 1, &long).unwrap();
     assert_eq!(history(writer.memory()).damage().unknown, 1);
+}
+
+#[test]
+fn a_file_is_read_through_a_window_and_tells_what_memory_tells() {
+    // Segments of several windows, so that records cross their borders.
+    let (mut recorder, _) = Recorder::open(vec![0; BIG.bytes()], BIG, "node-1", 1).unwrap();
+    recorder.change(10, 1, &whole_of("red")).unwrap();
+    let mut verdicts = 0;
+    while !recorder.memory()[BIG.at(1)].iter().any(|&byte| byte != 0) {
+        recorder.verdicts(20, &(0..900).map(|entry| verdict(verdicts + entry)).collect::<Vec<_>>()).unwrap();
+        verdicts += 900;
+    }
+    recorder.change(30, 2, &change(vec![Event::Apply(namespace("x", "blue"))])).unwrap();
+    let scratch = Scratch::new("journal-window");
+    let path = scratch.path().join("journal");
+    std::fs::write(&path, recorder.memory()).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    let (read, held) = (History::open(&file).unwrap(), history(recorder.memory()));
+    assert_eq!((read.damage(), read.ends()), (Damage::default(), held.ends()));
+    assert!(seen(&read).len() > 4000 && seen(&read) == seen(&held));
+    for time in [10, 30] {
+        assert_eq!(teams(&read, time), teams(&held, time));
+    }
+    // A damaged byte is named by its offset in the file.
+    let mut bytes = recorder.memory().clone();
+    bytes[BIG.at(0).start + 500_000] ^= 1;
+    let damage = history(&bytes).damage();
+    let first = damage.first.unwrap();
+    assert!((BIG.at(0).start + 400_000..=BIG.at(0).start + 500_000).contains(&first), "{first}");
+    assert!(damage.to_string().ends_with(&format!("the first at byte {first}")), "{damage}");
+    // The file becomes shorter while it is read.
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(HEADER as u64).unwrap();
+    assert_eq!(seen(&read), []);
+    assert!(teams(&read, 30).is_err());
+}
+
+#[test]
+fn a_file_that_claims_a_gigabyte_and_holds_little_is_read_up_to_its_end() {
+    let claimed = Layout::of_size((1 << 30) - (1 << 16)).unwrap();
+    let head = format::FileHead { layout: claimed, node: "node-1".into(), made: 1 };
+    let mut small = recorder(SMALL);
+    small.change(10, 1, &whole_of("red")).unwrap();
+    let mut bytes = head.bytes();
+    bytes.extend_from_slice(&small.memory()[HEADER..HEADER + 4096]);
+    assert_eq!(teams(&history(&bytes), 10).as_deref(), Ok("x=red"));
+}
+
+#[test]
+fn a_state_that_unpacks_to_far_more_than_its_records_is_refused() {
+    let (mut writer, _) = Writer::open(recorder(SMALL).memory().clone(), SMALL, "node-1", 1, |_| ()).unwrap();
+    let line = serde_json::to_string(&Event::Apply(namespace("x", "red"))).unwrap();
+    let lines = "{\"whole\":true}\n".to_owned() + &vec![line; 100_000].join("\n");
+    for payload in pack(1, lines.as_bytes()).unwrap() {
+        writer.append(Kind::Checkpoint, 30, 1, &payload).unwrap();
+    }
+    assert_eq!(teams(&history(writer.memory()), 30), Err(HistoryError::TooLarge));
 }

@@ -4,7 +4,7 @@ use super::format::{
     FileHead, HEADER, Kind, LONGEST_PAYLOAD, Layout, Memory, RECORD_HEAD, RecordHead, SEGMENT_HEAD, SegmentHead, alive,
     size_of_record,
 };
-use super::reader::{Journal, JournalError};
+use super::history::History;
 
 /// Why the journal cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ impl<M: Memory> Writer<M> {
         layout: Layout,
         node: &str,
         now: u64,
-        look: impl FnOnce(Journal<'_>) -> T,
+        look: impl FnOnce(&History<'_>) -> T,
     ) -> Result<(Self, Option<T>), WriterError> {
         let mut writer = Self { memory, layout, segment: None, sequence: 0, at: 0, most: layout.segments };
         let bytes = writer.memory.bytes();
@@ -61,14 +61,14 @@ impl<M: Memory> Writer<M> {
             return Ok((writer, None));
         }
         let refused = |why: String| WriterError::Refused(why);
-        let journal = Journal::open(bytes).map_err(|error: JournalError| refused(error.to_string()))?;
+        let journal = History::open(bytes).map_err(|error| refused(error.to_string()))?;
         if journal.node() != node {
             return Err(refused(format!("the journal belongs to node `{}`", journal.node())));
         }
         if journal.layout() != layout {
             return Err(refused(format!("the journal was created with {} bytes", journal.layout().bytes())));
         }
-        let (newest, found) = (journal.newest(), look(journal));
+        let (newest, found) = (journal.newest(), look(&journal));
         if let Some((place, sequence, end)) = newest {
             (writer.segment, writer.sequence, writer.at) = (Some(place), sequence, end);
         }

@@ -109,7 +109,7 @@ fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment
         recorder.verdicts(at * 1000, &verdicts).unwrap();
     }
     let bytes = recorder.memory().clone();
-    let history = History::of(Journal::open(&bytes).unwrap());
+    let history = History::open(&bytes).unwrap();
     let (mut allowed, mut denied) = (0, 0);
     for (at, expected) in (0..).zip(&expected) {
         let state = history.state_at(at * 1000 + 999).unwrap();
@@ -206,7 +206,7 @@ fn reasons() -> Vec<&'static str> {
 #[test]
 fn the_answer_names_the_rule_then_what_was_seen_and_what_has_changed_since() {
     let bytes = story();
-    let history = History::of(Journal::open(&bytes).unwrap());
+    let history = History::open(&bytes).unwrap();
     let args = why("--from x/a --to x/b --port 5432 --at now");
     let told = told(&history, &args, (112 * SECOND, None), "journal").unwrap();
     assert!(!told.then.answer.is_allowed());
@@ -237,7 +237,7 @@ fn the_answer_names_the_rule_then_what_was_seen_and_what_has_changed_since() {
 #[test]
 fn each_reason_for_which_packets_are_dropped_is_found_with_its_words() {
     let bytes = story();
-    let history = History::of(Journal::open(&bytes).unwrap());
+    let history = History::open(&bytes).unwrap();
     let args = why("--from x/a --to x/b --port 5432 --at now");
     let asked = &args.asked;
     let state = history.state_at(115 * SECOND).unwrap();
@@ -257,7 +257,7 @@ fn each_reason_for_which_packets_are_dropped_is_found_with_its_words() {
 #[test]
 fn a_time_that_is_not_in_the_journal_is_an_error_that_says_where_it_begins() {
     let bytes = story();
-    let history = History::of(Journal::open(&bytes).unwrap());
+    let history = History::open(&bytes).unwrap();
     let args = why("--from x/a --to x/b --port 5432 --at now");
     let refused = |at: u64| format!("{:#}", told(&history, &args, (at, None), "journal").err().unwrap());
     let before = refused(99 * SECOND);
@@ -284,7 +284,7 @@ fn of_very_many_verdicts_the_first_are_told_and_all_are_counted() {
         (0..100).map(|entry| Verdict { count: u64::MAX / 2, ..denied(at(entry), "10.1.0.2", 5432) }).collect();
     recorder.verdicts(111 * SECOND, &verdicts).unwrap();
     let bytes = recorder.memory().clone();
-    let history = History::of(Journal::open(&bytes).unwrap());
+    let history = History::open(&bytes).unwrap();
     let args = why("--from x/a --to x/b --port 5432 --at now");
     let told = told(&history, &args, (111 * SECOND, None), "journal").unwrap();
     let seen = serde_json::to_value(&told).unwrap()["seen"].take();
@@ -312,7 +312,7 @@ fn attached_pods_that_are_others_are_no_change_of_a_connection() {
     recorder.change(110 * SECOND, 2, &attach(&[("c", "10.1.0.3")])).unwrap();
     recorder.change(120 * SECOND, 3, &attach(&[("c", "10.1.0.3"), ("b", "10.1.0.9")])).unwrap();
     let bytes = recorder.memory().clone();
-    let history = History::of(Journal::open(&bytes).unwrap());
+    let history = History::open(&bytes).unwrap();
     let args = why("--from x/a --to x/b --port 5432 --at now");
     let told = told(&history, &args, (105 * SECOND, None), "journal").unwrap();
     let shown = text(&told);
@@ -334,7 +334,7 @@ fn while_no_state_makes_sense_the_connection_is_denied_and_both_ends_of_that_tim
     recorder.change(110 * SECOND, 2, &Change { is_denying: true, ..change(false, Vec::new()) }).unwrap();
     recorder.change(120 * SECOND, 3, &change(false, Vec::new())).unwrap();
     let bytes = recorder.memory().clone();
-    let history = History::of(Journal::open(&bytes).unwrap());
+    let history = History::open(&bytes).unwrap();
     let args = why("--from x/a --to x/b --port 5432 --at now");
     let before = text(&told(&history, &args, (105 * SECOND, None), "journal").unwrap());
     for expected in [

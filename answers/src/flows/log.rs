@@ -6,12 +6,22 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Observations, Read1, conntrack, hubble, own};
+use crate::bundle::weight;
 
 /// Maximum length of a line in bytes. Hubble's lines have a few thousand.
 const MAX_LINE: u64 = 1 << 20;
 
 /// Maximum size of a session list in bytes. `bulkhead sessions` lists up to 10,000 sessions of about 400 bytes.
-const MAX_DOCUMENT: u64 = 1 << 26;
+const MAX_DOCUMENT: u64 = 1 << 23;
+
+/// Maximum [weight](weight::of_line) of a JSON object: 10,000 sessions of 20 fields. A value needs many times the memory of its text.
+const MAX_WEIGHT: u64 = 1 << 25;
+
+/// Number of unreadable lines after which a file without a readable one is no flow log, even with --lenient.
+const MAX_UNREAD: u64 = 1 << 20;
+
+/// Maximum number of faults that are counted separately. Some of them quote the line.
+const MAX_FAULTS: usize = 1000;
 
 /// Why a flow log cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +59,7 @@ pub fn read(file: &str, mut from: impl BufRead, lenient: bool, into: &mut Observ
     let name: Arc<str> = file.into();
     let failed = |error| LogError::Read { file: name.clone(), error };
     let (mut line, mut bytes) = (0, Vec::new());
+    let (mut read, mut unread) = (0_u64, 0_u64);
     loop {
         bytes.clear();
         if (&mut from).take(MAX_LINE).read_until(b'\n', &mut bytes).map_err(failed)? == 0 {
@@ -67,10 +78,26 @@ pub fn read(file: &str, mut from: impl BufRead, lenient: bool, into: &mut Observ
             one(&name, &bytes, line, into)
         };
         match outcome {
-            Ok(()) => into.read += 1,
-            Err(fault) if lenient => *into.unread.entry(fault).or_default() += 1,
+            Ok(()) => (into.read, read) = (into.read + 1, read + 1),
+            Err(_) if lenient && read == 0 && unread == MAX_UNREAD => {
+                let fault = format!("neither this line nor the {MAX_UNREAD} before it can be read");
+                return Err(LogError::Line { file: name, line, fault });
+            }
+            Err(fault) if lenient => {
+                unread += 1;
+                into.cannot_read(fault);
+            }
             Err(fault) => return Err(LogError::Line { file: name, line, fault }),
         }
+    }
+}
+
+impl Observations {
+    /// Counts a line that cannot be read.
+    fn cannot_read(&mut self, fault: String) {
+        let is_counted = self.unread.len() < MAX_FAULTS || self.unread.contains_key(&fault);
+        let fault = if is_counted { fault } else { "other faults".to_owned() };
+        *self.unread.entry(fault).or_default() += 1;
     }
 }
 
@@ -106,6 +133,9 @@ fn one(file: &Arc<str>, bytes: &[u8], line: u64, into: &mut Observations) -> Rea
 fn document(file: &Arc<str>, bytes: &[u8], line: u64, into: &mut Observations) -> Read1 {
     if bytes.len() as u64 > MAX_DOCUMENT {
         return Err(format!("the document exceeds {MAX_DOCUMENT} bytes"));
+    }
+    if weight::of_line(bytes) > MAX_WEIGHT {
+        return Err("the JSON object has more values than a flow or a list of 10,000 sessions".to_owned());
     }
     let value: Value =
         serde_json::from_slice(bytes).map_err(|error| format!("cannot parse the JSON object: {error}"))?;

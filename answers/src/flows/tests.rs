@@ -162,6 +162,28 @@ fn what_cannot_be_read_names_file_and_line_and_what_is_wrong() {
 }
 
 #[test]
+fn a_json_object_of_more_values_than_a_session_list_has_is_refused_by_line() {
+    let values = "[],".repeat(300_000);
+    for text in [format!("\n{{\"a\":[{values}[]]}}"), format!("\n{{\n\"a\":[{values}[]]}}")] {
+        assert!(fault(text.as_bytes()).contains("log:2: the JSON object has more values"));
+    }
+    let long = "{\n".to_owned() + &" ".repeat(9 << 20);
+    assert!(fault(long.as_bytes()).contains("log:1: the document exceeds 8388608 bytes"));
+}
+
+#[test]
+fn a_log_of_which_nothing_can_be_read_is_refused_by_line_with_lenient_too() {
+    let text = "x\n".repeat((1 << 20) + 1);
+    let fault = read_all(text.as_bytes(), true).unwrap_err().to_string();
+    assert!(fault.starts_with("log:1048577: neither this line nor"), "{fault}");
+    let seen = read_all((CONNTRACK.to_owned() + "\n" + &text).as_bytes(), true).unwrap();
+    assert_eq!(seen.unread.values().sum::<u64>(), (1 << 20) + 1);
+    let kinds: String = (0..3000).map(|number| format!("tcp 6 120 src=10.0.0.1 dst=x{number}\n")).collect();
+    let unread = read_all(kinds.as_bytes(), true).unwrap().unread;
+    assert_eq!((unread.len(), unread["other faults"]), (1001, 2000));
+}
+
+#[test]
 fn with_lenient_what_cannot_be_read_is_counted_and_the_rest_is_read() {
     let text =
         [b"hello\n\xff\xff\nhello\n".as_slice(), CONNTRACK.as_bytes(), &vec![b'x'; 3 << 20], b"\n{\"a\":1}\n"].concat();

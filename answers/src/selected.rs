@@ -113,7 +113,7 @@ pub fn run(args: &Policies, pod: &EndName) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the pod that the name means: of several, one that stands for all, because policies select by labels.
+/// Returns the pod that the name means: of several, one that represents all, because policies select by labels.
 ///
 /// # Errors
 /// If the name means no pod, or pods with different labels.

@@ -1,6 +1,6 @@
 //! Finds the records of a journal with arbitrary content.
 //!
-//! Keeps neither bytes nor records: each query walks over the segments through a small [`Window`]. A gigabyte can hold 25 million records.
+//! Keeps neither bytes nor records: each query walks over the segments through a small window ([`walk`]). A gigabyte can hold 25 million records.
 
 mod walk;
 

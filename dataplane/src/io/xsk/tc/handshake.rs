@@ -19,7 +19,7 @@
 //! Four of them went through workers; now the SYN alone does.
 //!
 //! **Invariant.** The program checks what the worker would check: the SYN-ACK's acknowledgement, and the position of the FIN
-//! ([`NEAR`](crate::io::NEAR)). It does not verify checksums, as the receiver does. A SYN-ACK with a wrong checksum is repeated, and the
+//! ([`NEAR`]). It does not verify checksums, as the receiver does. A SYN-ACK with a wrong checksum is repeated, and the
 //! record holds the latest one.
 
 use super::super::flow_headers::Place::{self, FromInitiator, Leased, Miss, NoAnswer, Numbered, Open, Unleased};

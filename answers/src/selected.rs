@@ -125,6 +125,7 @@ fn of_name<'a>(cache: &'a Cache, name: &EndName) -> anyhow::Result<&'a Arc<Pod>>
         }
         // A node has no policies, but a namespace may be called `node`.
         EndName::Node(node) => named::pods(cache, &EndName::Pod(EndName::of_namespace_node(node)))?,
+        // Also a terminated pod, about which the answer says that no policy selects it.
         EndName::Pod(name) => match cache.pod_key(name).and_then(|key| cache.pod(key)) {
             Some(pod) => vec![pod],
             None => named::pods(cache, &EndName::Pod(name.clone()))?,

@@ -36,7 +36,7 @@ impl FromStr for PortProtocol {
     }
 }
 
-/// One end of a connection as the user names it. Every option that names an end accepts these forms.
+/// One end of a connection as the user names it: for `--from` and `--to` of `explain` and `why`, and `--pod` of `policies`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndName {
     /// `shop/web`: the pod with this name, or else the pods of the workload with this name.
@@ -87,9 +87,9 @@ fn kind_named(word: &str) -> Option<&'static str> {
     KINDS.iter().find(|(_, words)| words.contains(&word.as_str())).map(|(kind, _)| *kind)
 }
 
-/// The forms of an end, for messages.
+/// Lists the forms that [`EndName`] is parsed from, for the error about a text in none of them.
 const END_FORMS: &str = "namespace/pod, KIND/NAMESPACE/NAME as in deploy/shop/web, node/NAME, an IP address or labels with a \
-                                    namespace as in `app=web -n shop`";
+                         namespace as in `app=web -n shop`";
 
 impl FromStr for EndName {
     type Err = String;

@@ -107,7 +107,7 @@ fn also(finding: &Finding, out: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// Writes sorted numbers as ranges: `0-3, 7`.
+/// Returns ascending numbers as ranges, such as `0-3, 7`, of which at most [`MAX_RANGES`] are named.
 fn ranges(numbers: &[usize]) -> String {
     let parts: Vec<String> = numbers
         .chunk_by(|one, next| one + 1 == *next)

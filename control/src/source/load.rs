@@ -1,15 +1,16 @@
 //! Collects decoded entries into the result, reports their faults, and detects objects that are given twice.
 
+mod idle;
 mod paths;
 mod repeated;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::cluster;
 use super::cluster_policy::{self, Unknown};
 use super::decode::Decoded;
-use super::error::{Problem, SourceError, SourceErrors, printable};
+use super::error::{Findings, Problem, SourceError, SourceErrors, printable};
 use super::fallback::exclude_namespaces;
 use super::locate::{Wanted, lines};
 use super::outcome::{ObjectKey, Outcome, Read};
@@ -19,7 +20,7 @@ use super::planned::{self, Placed};
 use super::template::WorkloadRead;
 use super::tree::Entry;
 use super::{Loaded, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced, foreign, service};
-use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, Policy, PolicyVersion, Position};
+use crate::object::{IngressIsolation, Object, Policy, Position};
 
 /// Collects objects and faults of all inputs.
 pub(super) struct Loader {
@@ -181,6 +182,32 @@ impl Loader {
         context.unlocated.extend(at.map(|at| (severity, at, wanted)));
     }
 
+    /// Reports what was found in an object. Problems have this severity, and the consequence at the end of their help. Keeps the declared
+    /// ports if [`Templates::Read`] is set.
+    fn take_findings(
+        &mut self,
+        findings: Findings,
+        (severity, consequence): (Severity, &str),
+        object: Option<&str>,
+        context: &mut Context<'_>,
+    ) {
+        let Findings { mut problems, warnings, idle_rules, empty_lists, declared_ports } = findings;
+        self.loaded.faulty += usize::from(!problems.is_empty());
+        if matches!(self.options.templates, Templates::Read(_)) {
+            self.loaded.declared_ports.extend(declared_ports);
+        }
+        problems.iter_mut().for_each(|problem| problem.help.push_str(consequence));
+        let lists = [
+            (severity, problems),
+            (Severity::Warning, warnings),
+            (Severity::IdleRules, idle_rules),
+            (Severity::EmptyList, empty_lists),
+        ];
+        for (severity, list) in lists {
+            list.into_iter().for_each(|problem| self.report(severity, context, object, problem));
+        }
+    }
+
     fn settle(&mut self, decoded: Decoded, context: &mut Context<'_>) {
         let read = match decoded {
             Decoded::Skipped { api_version, kind, pods } => {
@@ -218,23 +245,7 @@ impl Loader {
         let severity = if survives { Severity::Warning } else { Severity::Error };
         let consequence = if survives { consequence(&read.outcome) } else { "" };
         let label = Some(read.label.as_str()).filter(|label| !label.is_empty());
-        self.loaded.faulty += usize::from(!read.findings.problems.is_empty());
-        if matches!(self.options.templates, Templates::Read(_)) {
-            self.loaded.declared_ports.extend(read.findings.declared_ports);
-        }
-        for mut problem in read.findings.problems {
-            problem.help.push_str(consequence);
-            self.report(severity, context, label, problem);
-        }
-        for warning in read.findings.warnings {
-            self.report(Severity::Warning, context, label, warning);
-        }
-        for rules in read.findings.idle_rules {
-            self.report(Severity::IdleRules, context, label, rules);
-        }
-        for list in read.findings.empty_lists {
-            self.report(Severity::EmptyList, context, label, list);
-        }
+        self.take_findings(read.findings, (severity, consequence), label, context);
         let mut object = match read.outcome {
             Outcome::Object(object) => Some(object),
             Outcome::Closed(object) if survives => {
@@ -277,17 +288,7 @@ impl Loader {
             Strictness::Strict => (Severity::Error, ""),
             Strictness::Lenient => (Severity::Warning, consequence(&Outcome::Nothing)),
         };
-        self.loaded.faulty += usize::from(!read.findings.problems.is_empty());
-        if matches!(self.options.templates, Templates::Read(_)) {
-            self.loaded.declared_ports.extend(read.findings.declared_ports);
-        }
-        for mut problem in read.findings.problems {
-            problem.help.push_str(consequence);
-            self.report(severity, context, Some(&read.label), problem);
-        }
-        for warning in read.findings.warnings {
-            self.report(Severity::Warning, context, Some(&read.label), warning);
-        }
+        self.take_findings(read.findings, (severity, consequence), Some(&read.label), context);
         let (Some(template), Some(key)) = (read.template, read.key) else { return };
         if let Some(&first) = self.seen_templates.get(&key) {
             let place = self.templates[first].as_ref().map(|first| format!(", first at {}", first.position));
@@ -335,47 +336,6 @@ impl Loader {
             Unenforced::Report => Severity::Unenforced,
         };
         self.report(severity, context, None, foreign::problem(api_version, kind));
-    }
-
-    /// Warns about `extensions/v1beta1` policies without effect: these only allow, and their namespace does not isolate.
-    fn warn_of_idle(&mut self) {
-        let Semantics::V1beta1 { default } = self.options.semantics else { return };
-        let isolates = |isolation| match isolation {
-            IngressIsolation::ClusterDefault => default == IngressIsolation::DefaultDeny,
-            IngressIsolation::DefaultDeny => true,
-        };
-        let objects = || self.slots.iter().filter_map(|slot| slot.object.as_ref());
-        let isolated: BTreeSet<&str> = objects()
-            .filter_map(|object| match object {
-                Object::Namespace(namespace) if isolates(namespace.isolation) => Some(&*namespace.name),
-                _ => None,
-            })
-            .collect();
-        let known: BTreeSet<&str> = objects().filter_map(|object| namespace_name(object)).map(|name| &**name).collect();
-        let works = |namespace: &str| {
-            isolated.contains(namespace) || (!known.contains(namespace) && isolates(IngressIsolation::ClusterDefault))
-        };
-        let idle = objects().filter_map(|object| match object {
-            Object::Policy(policy) if policy.version == PolicyVersion::V1beta1 && !works(&policy.name.namespace) => {
-                Some(policy)
-            }
-            _ => None,
-        });
-        for policy in idle {
-            let Some(position) = &policy.position else { continue };
-            self.loaded.warnings.push(SourceError {
-                file: Arc::clone(&position.file),
-                document: position.document,
-                line: Some(position.line),
-                object: Some(format!("NetworkPolicy {}", policy.name)),
-                path: String::new(),
-                problem: "the policy has no effect: its namespace does not isolate its pods, which are open".to_owned(),
-                help: format!(
-                    "give the namespace the annotation {ISOLATION_ANNOTATION}: '{{\"ingress\": {{\"isolation\": \"DefaultDeny\"}}}}', or \
-                     write `apiVersion: networking.k8s.io/v1`"
-                ),
-            });
-        }
     }
 }
 

@@ -119,8 +119,8 @@ fn parse_yaml(text: &str) -> Result<Vec<Entry>, SyntaxError> {
 }
 
 /// Returns the YAML parser's limits. Every node and merge key takes at least one byte, so the text's length bounds their number. The
-/// parser's fixed limits are lifted: a real cluster exceeds them. [`Tree`] bounds each object. Only aliases expand to more than the text holds; their limits stay.
-/// The limit on nesting depth also stays, since it bounds recursion.
+/// parser's fixed limits are lifted: a real cluster exceeds them. [`Tree`] bounds each object. Only aliases expand to more than the text
+/// holds; their limits stay. The limit on nesting depth also stays, since it bounds recursion.
 fn yaml_options(text: &str) -> serde_saphyr::Options {
     let size = text.len();
     serde_saphyr::options! {

@@ -234,7 +234,8 @@ impl SessionTable {
         Some(slot)
     }
 
-    fn lookup(&self, hash: u64, key: &Key) -> Option<Slot> {
+    /// Returns the slot of the session or refusal with this key, also if it has expired.
+    pub(crate) fn lookup(&self, hash: u64, key: &Key) -> Option<Slot> {
         let entries = self.entries();
         self.index.find(hash, |slot| entries[slot as usize].has_key(key) || self.has_alias(slot, key))
     }
@@ -274,11 +275,6 @@ impl SessionTable {
     /// Whether the slot has a session or refusal with this key that has not expired.
     pub(crate) fn is_alive(&self, slot: Slot, key: &Key, now: u64) -> bool {
         self.has_key(slot, key) && !self.is_expired(slot, now)
-    }
-
-    /// Returns the slot of the session or refusal with this key, also if it has expired.
-    pub(crate) fn slot_of(&self, hash: u64, key: &Key) -> Option<Slot> {
-        self.lookup(hash, key)
     }
 
     /// Returns the entry in a slot returned by [`SessionTable::find`] or [`SessionTable::create`].

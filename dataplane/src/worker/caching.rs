@@ -83,7 +83,7 @@ impl Worker {
     /// and without a session.
     pub(crate) fn controlled(&self, frame: &[u8]) -> Option<(Slot, bool)> {
         let (key, _, flags) = plain_key(frame).filter(|(_, _, flags)| flags.is_control())?;
-        let slot = self.sessions.slot_of(self.sessions.hash(&key), &key)?;
+        let slot = self.sessions.lookup(self.sessions.hash(&key), &key)?;
         Some((slot, flags.opens()))
     }
 

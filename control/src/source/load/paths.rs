@@ -1,4 +1,4 @@
-//! Reads what users name: files, directories and standard input.
+//! Finds and reads the texts behind the paths of an input: files, all files below directories, and standard input.
 //!
 //! A directory may be a repository's, with files that are not for Kubernetes. They are passed over if [`Folders::Mixed`] is set, except for
 //! what could be a policy.

@@ -40,6 +40,7 @@ use ahash::RandomState;
 use super::super::stream::StreamWriter;
 use super::{About, Allowance, Caching};
 use crate::io::{CachedFlow, FlowHandshake, FlowStart, FlowSteps, HANDSHAKES, Initiator, RENEWED_IN_LAST, Translation};
+use crate::session::Slot;
 use crate::worker::Opened;
 use crate::{Flow, Judged, PortId, Received, SessionState, Worker};
 
@@ -91,7 +92,7 @@ pub(super) struct Openings {
     /// Connections whose last query is still due, oldest first.
     waiting: VecDeque<Opening>,
     /// The numbers of the waiting openings that have a session, by its slot.
-    of_slots: HashMap<u32, FlowHandshake, RandomState>,
+    of_slots: HashMap<Slot, FlowHandshake, RandomState>,
     /// Number of openings in `waiting`, from the oldest on, whose first query is done.
     asked: usize,
     /// The budget of added connections for each initiating port, indexed by port id.
@@ -154,13 +155,13 @@ impl Openings {
     }
 
     /// Returns the opening of the session in a slot, and its number. `None` if there is none.
-    fn of_slot(&mut self, slot: u32) -> Option<(FlowHandshake, Opening)> {
+    fn of_slot(&mut self, slot: Slot) -> Option<(FlowHandshake, Opening)> {
         let number = *self.of_slots.get(&slot)?;
         Some((number, *self.waiting_with(number)))
     }
 
     /// Forgets the connection of the opening of the session in a slot.
-    fn forget(&mut self, slot: u32) {
+    fn forget(&mut self, slot: Slot) {
         if let Some(number) = self.of_slots.remove(&slot) {
             self.waiting_with(number).session = None;
         }

@@ -12,7 +12,7 @@ use crate::vswitch::bell::Bell;
 pub(super) struct Records {
     ring: Producer<Record>,
     bell: Arc<Bell<Ringer>>,
-    /// Whether a record was written after the last [`ring`](Self::ring).
+    /// Whether [`push`](Self::push) was called after the last [`ring`](Self::ring).
     is_news: bool,
 }
 
@@ -32,7 +32,7 @@ impl Records {
         self.ring.push(record).is_ok()
     }
 
-    /// Wakes a sleeping reader if records were written.
+    /// Wakes the reader if it sleeps and a record was offered since the last call. Call it once per round, because waking takes a system call.
     #[inline]
     pub(super) fn ring(&mut self) {
         if std::mem::take(&mut self.is_news) {

@@ -9,9 +9,9 @@ pub(super) const MOST_UNPACKED: u64 = 1 << 30;
 /// Limits of memory use: a file may be damaged or hostile.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Limits {
-    /// Maximum number of changes; the newest are kept.
+    /// Maximum number of changes of the state in memory. If a journal has more, the oldest are dropped.
     pub(in super::super) changes: usize,
-    /// Maximum number of starts and stops; the newest are kept.
+    /// Maximum number of starts and stops of the vswitch in memory. If a journal has more, the oldest are dropped.
     pub(in super::super) runs: usize,
     /// Maximum estimated memory of a change and of a state, in bytes.
     pub(in super::super) weight: u64,

@@ -3,8 +3,11 @@
 use super::super::format::{RECORD_HEAD, RecordHead, SEGMENT_HEAD};
 use super::{Damage, Journal, Place, Record, Segment};
 
-/// Bytes of a segment that are in memory: several records of maximum length.
+/// Bytes of a segment that are in memory at most: several records of maximum length.
 const WINDOW: usize = 1 << 18;
+
+/// Bytes that a walk reads first: a page, as many walks read one record. Each further read is twice as long, up to [`WINDOW`].
+const FIRST: usize = 1 << 12;
 
 /// The part of a segment that is in memory.
 #[derive(Debug)]
@@ -21,7 +24,7 @@ impl Window<'_> {
     fn part(&mut self, at: usize, length: usize) -> &[u8] {
         let length = length.min(self.segment.length.saturating_sub(at));
         if at < self.from || at + length > self.from + self.bytes.len() {
-            self.fill(at);
+            self.fill(at, length);
         }
         self.held(at, length)
     }
@@ -32,9 +35,10 @@ impl Window<'_> {
         &held[..length.min(held.len())]
     }
 
-    fn fill(&mut self, at: usize) {
-        let length = WINDOW.min(self.segment.length.saturating_sub(at));
-        self.bytes.resize(length, 0);
+    /// Reads the bytes from `at` on: at least `needed`, unless these exceed the segment or [`WINDOW`].
+    fn fill(&mut self, at: usize, needed: usize) {
+        let length = (self.bytes.len() * 2).max(needed).clamp(FIRST, WINDOW);
+        self.bytes.resize(length.min(self.segment.length.saturating_sub(at)), 0);
         self.from = at;
         match self.journal.input.read(self.segment.start + at, &mut self.bytes) {
             Ok(read) => self.bytes.truncate(read),

@@ -15,8 +15,8 @@
 //! The worker reads the record of the handshake until the opening's lease is over, and brings the session up to date. Later flows have no
 //! record, so their FINs go to the worker. A reset always goes to the worker, which compares its number with the latest known one.
 //!
-//! Why: each packet through a worker costs as much CPU time as all the kernel's work for it. A connection with one request has nine packets.
-//! Four of them went through workers; now the SYN alone does.
+//! Why: a packet through a worker takes about 6 µs of CPU time, and a connection with one request has nine packets. Without these steps, four
+//! of them go through workers; with them, the SYN alone does.
 //!
 //! **Invariant.** The program checks what the worker would check: the SYN-ACK's acknowledgement, and the position of the FIN
 //! ([`NEAR`]). It does not verify checksums, as the receiver does. A SYN-ACK with a wrong checksum is repeated, and the

@@ -111,6 +111,29 @@ fn other_nodes_pods_are_known_by_name_and_their_part_is_said_to_be_judged_elsewh
 }
 
 #[test]
+fn of_pods_with_one_name_each_connection_is_explained_except_that_of_a_pod_to_itself() {
+    let mut lab = Lab::new();
+    lab.pod("a", "{tier: x}");
+    lab.pod("b", "{tier: x}");
+    lab.start("");
+    let (code, told) = explain(&lab, "tier=x -n default", "tier=x -n default", "80");
+    let walks = told["walks"].as_array().unwrap();
+    let ends: Vec<(&str, &str)> =
+        walks.iter().map(|walk| (walk["from"].as_str().unwrap(), walk["to"].as_str().unwrap())).collect();
+    let each = [
+        ("default/a", "default/b"),
+        ("default/a", "default/b"),
+        ("default/b", "default/a"),
+        ("default/b", "default/a"),
+    ];
+    assert_eq!((code, &ends[..]), (Some(0), &each[..]), "{told:#}");
+    let (code, text) =
+        lab.ask(&["explain", "--live", "--from", "tier=y -n default", "--to", "default/b", "--port", "80"]);
+    assert!(code == Some(2) && text.contains("its pods have tier=x"), "{text}");
+    lab.stop();
+}
+
+#[test]
 fn a_port_that_is_not_open_denies_whatever_the_tables_say() {
     let mut lab = lab();
     lab.unplug("b");

@@ -24,12 +24,12 @@ impl Names {
         (Self(ask), lookups)
     }
 
-    /// Returns the addresses of the pods or the node that a name means, or why the state has none.
+    /// Returns the addresses of each pod that a name means, or those of its node, or why the state has none.
     pub(crate) fn addresses(
         &self,
         name: &EndName,
         patience: Duration,
-    ) -> Result<Result<Vec<IpAddr>, Unknown>, RecvTimeoutError> {
+    ) -> Result<Result<Vec<Vec<IpAddr>>, Unknown>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Named(name.clone(), reply))
     }
 
@@ -77,7 +77,7 @@ impl Names {
 
 /// A query of [`Names`] to the policy thread, with the channel for its answer.
 pub(crate) enum Lookup {
-    Named(EndName, Sender<Result<Vec<IpAddr>, Unknown>>),
+    Named(EndName, Sender<Result<Vec<Vec<IpAddr>>, Unknown>>),
     Services(Asked, Sender<Translations>),
     Owners(Vec<IpAddr>, Sender<Vec<String>>),
     Ends(Vec<IpAddr>, Sender<Vec<EndFacts>>),

@@ -178,13 +178,13 @@ impl Observer {
         answered
     }
 
-    /// Returns the addresses of the pods or the node that a name means, or why the state has none. An error if the policy thread is busy for
-    /// longer than `patience`.
+    /// Returns the addresses of each pod that a name means, or those of its node, or why the state has none. An error if the policy thread is
+    /// busy for longer than `patience`.
     pub(super) fn addresses_of(
         &self,
         name: &EndName,
         patience: Duration,
-    ) -> Result<Result<Vec<IpAddr>, Unknown>, RecvTimeoutError> {
+    ) -> Result<Result<Vec<Vec<IpAddr>>, Unknown>, RecvTimeoutError> {
         self.names.addresses(name, patience)
     }
 

@@ -145,7 +145,7 @@ impl Names<'_> {
 }
 
 impl explain::Names for Names<'_> {
-    fn addresses_of(&self, name: &EndName) -> Result<Result<Vec<IpAddr>, Unknown>, Failure> {
+    fn addresses_of(&self, name: &EndName) -> Result<Result<Vec<Vec<IpAddr>>, Unknown>, Failure> {
         self.0.addresses_of(name, PATIENCE).map_err(|_| Self::busy(&format!("the addresses of {name}")))
     }
 

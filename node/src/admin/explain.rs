@@ -22,8 +22,9 @@ use bulkhead_observe::admin::{Connection, Explanation, Failure, LiveWalk, NotOpe
 
 /// Looks up pods and Services at the policy thread.
 pub(super) trait Names {
-    /// Returns the addresses of the pods or the node that a name means, or why the state has none. An error if the lookup takes too long.
-    fn addresses_of(&self, name: &EndName) -> Result<Result<Vec<IpAddr>, Unknown>, Failure>;
+    /// Returns the addresses of each pod that a name means, or those of its node, or why the state has none. An error if the lookup takes too
+    /// long.
+    fn addresses_of(&self, name: &EndName) -> Result<Result<Vec<Vec<IpAddr>>, Unknown>, Failure>;
 
     /// Returns each client and how Services translate its connection. Empty if the destination address belongs to no Service.
     fn translations(&self, asked: Asked) -> Result<Vec<(fabric::End, Translation)>, Failure>;
@@ -99,11 +100,11 @@ fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, Failure> 
 /// Returns the ends that a pod's name or an address represents, one for each address of the pod.
 fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>, Failure> {
     let addresses = match parsed(name)? {
-        EndName::Address(address) => vec![address],
+        EndName::Address(address) => vec![vec![address]],
         named => {
             let own = snapshot.port_named(name).and_then(|id| snapshot.port(id)).map(|port| port.addresses.clone());
             let known = match own {
-                Some(addresses) if !addresses.is_empty() => addresses,
+                Some(addresses) if !addresses.is_empty() => vec![addresses.to_vec()],
                 _ => names.addresses_of(&named)?.map_err(|unknown| {
                     let help = match named {
                         EndName::Node(_) => "the API server lists the nodes",
@@ -114,20 +115,17 @@ fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>,
                     Failure::new("unknown_pod", unknown.problem, unknown.similar.as_deref().unwrap_or(help))
                 })?,
             };
-            if known.is_empty() {
+            if known.iter().all(Vec::is_empty) {
                 let help = "the pod is starting, or another pod has the address in its object; `bulkhead status` counts such pods";
                 return Err(Failure::new("unknown_pod", format!("pod {name} has no address"), help));
             }
             known
         }
     };
-    let is_of_many = addresses.len() > MAX_FAMILIES;
+    let is_of_many = addresses.len() > 1;
     let of_many = |address| Ok(End { is_of_many, ..end(snapshot, name, address)? });
-    addresses.into_iter().map(of_many).collect()
+    addresses.into_iter().flatten().map(of_many).collect()
 }
-
-/// Maximum number of addresses of one pod: one of each family. A name with more means several pods, or a node.
-const MAX_FAMILIES: usize = 2;
 
 /// Maximum number of connections explained at once: what a person reads, and the thread answers without delaying others.
 const MAX_WALKS: usize = 64;

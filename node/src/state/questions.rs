@@ -21,12 +21,12 @@ impl LiveState {
         self.pipeline.standings()
     }
 
-    /// Returns the addresses of the pods or the node that a name means, or why the state has none. Empty if its pods have no addresses.
-    pub(crate) fn addresses_of(&self, name: &EndName) -> Result<Vec<IpAddr>, Unknown> {
+    /// Returns the addresses of each pod that a name means, or those of its node, or why the state has none. A pod may have none.
+    pub(crate) fn addresses_of(&self, name: &EndName) -> Result<Vec<Vec<IpAddr>>, Unknown> {
         Ok(match named::find(self.pipeline.cache(), name)? {
-            Named::Pods(pods) => pods.iter().flat_map(|pod| pod.addresses.iter().copied()).collect(),
-            Named::Node(addresses) => addresses,
-            Named::Address(address) => vec![address],
+            Named::Pods(pods) => pods.iter().map(|pod| pod.addresses.to_vec()).collect(),
+            Named::Node(addresses) => vec![addresses],
+            Named::Address(address) => vec![vec![address]],
         })
     }
 

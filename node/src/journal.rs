@@ -147,11 +147,11 @@ impl Journal {
                 Scribe { recorder, counts, origins, reasons: HashMap::new(), failed: None, is_told: false }.run(&told);
             }
             Err(error) => {
-                // Set before the channel closes, so that senders see the reason.
                 has_failed.store(true, Ordering::Release);
                 say_that_there_is_none(&path, &error);
-                // Dropping the messages releases clients that wait for an answer.
-                told.try_iter().for_each(drop);
+                // Dropping the messages releases clients that wait for an answer. The channel itself drops messages only after its
+                // last sender, so the thread receives until then.
+                told.iter().for_each(drop);
             }
         };
         std::thread::Builder::new().name("journal".into()).spawn(write)?;

@@ -104,6 +104,8 @@ pub(super) struct LinuxDatapath {
     /// Workers' reports of failed ports that [`next_failure`](Self::next_failure) has not returned yet.
     failed: VecDeque<VswitchEvent>,
     opened: Vec<NewPort>,
+    /// Whether a port was closed since the last [`take_closed`](Self::take_closed).
+    closed: bool,
     /// Indexes of the interfaces that default routes use. `None` until the first query after [`forget_routes`](Self::forget_routes).
     default_routes: Option<Result<BTreeSet<u32>, String>>,
 }
@@ -130,6 +132,7 @@ impl LinuxDatapath {
             notices,
             failed: VecDeque::new(),
             opened: Vec::new(),
+            closed: false,
             default_routes: None,
         }
     }
@@ -187,6 +190,11 @@ impl LinuxDatapath {
     fn carries_default_route(&mut self, index: u32) -> Result<bool, String> {
         let ask = || default_route_interfaces().map_err(|error| format!("cannot read the node's routes: {error}"));
         self.default_routes.get_or_insert_with(ask).as_ref().map(|known| known.contains(&index)).map_err(Clone::clone)
+    }
+
+    /// Whether a port was closed since the last call.
+    pub(super) const fn take_closed(&mut self) -> bool {
+        std::mem::replace(&mut self.closed, false)
     }
 
     /// Hands newly opened ports to the workers. The snapshot in force must contain these ports.
@@ -339,6 +347,7 @@ impl Datapath for LinuxDatapath {
     }
 
     fn close(&mut self, entry: &PortEntry, attachment: &mut Attachment) {
+        self.closed = true;
         self.opened.retain(|new| new.name != entry.name);
         match (&self.kind, &mut *attachment) {
             (Kind::Xdp(xdp), Attachment::Xdp(attachment)) => xdp.leave(attachment),

@@ -240,17 +240,25 @@ impl Owner {
         self.datapath.forget_routes();
         changed |= self.interfaces.reconcile(&self.links, &changes, &mut self.datapath, now);
         self.is_news |= changed || is_read || is_due || !changes.is_table_same();
-        // A closed port may reopen only after a snapshot without it is published.
-        if !(if changed { self.publish() } else { self.composer.retry() }) {
-            return None;
+        // A closed port may reopen only after a snapshot without it is published. Other changes are published with the opened ports, as
+        // composing the snapshot is most of an opening's time.
+        if self.datapath.take_closed() || self.composer.next_attempt().is_some() {
+            if !(if changed { self.publish() } else { self.composer.retry() }) {
+                return None;
+            }
+            changed = false;
         }
-        let more = self.open();
-        self.datapath.hand_over();
+        let more = self.open(changed);
+        // After a failed publication, the ports wait for its retry.
+        if self.composer.next_attempt().is_none() {
+            self.datapath.hand_over();
+        }
         more
     }
 
-    /// Opens due ports for at most [`SLICE`] and publishes them. Returns the present time if more are due, else `None`.
-    fn open(&mut self) -> Option<Instant> {
+    /// Opens due ports for at most [`SLICE`]. Publishes if a port has opened, or if ports have `changed`. Returns the present time if more
+    /// are due, else `None`.
+    fn open(&mut self, changed: bool) -> Option<Instant> {
         let (started, mut opened) = (Instant::now(), false);
         let more = loop {
             let now = Instant::now();
@@ -264,9 +272,9 @@ impl Owner {
         };
         if opened {
             self.next_settling = Instant::now() + QUIET;
-            if !self.publish() {
-                return None;
-            }
+        }
+        if (opened || changed) && !self.publish() {
+            return None;
         }
         more
     }

@@ -5,12 +5,12 @@ use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::e2e_hubble::Client;
 use crate::lab::Lab;
 use crate::lab::netns::{eventually, run};
-use crate::lab::watched::watched;
+use crate::lab::watched::{metrics, watched};
 use crate::require;
 use bulkhead_dataplane::io::in_namespace;
 use bulkhead_observe::hubble::observer::{GetFlowsRequest, GetNodesResponse, NoFields, ServerStatusResponse};
@@ -173,6 +173,47 @@ fn over_tls_clients_know_the_node_by_the_name_that_it_tells_and_others_are_refus
     assert_eq!(told(), 1, "not each of them: {}", lab.log());
     lab.pings("b", &lab.get("a").v4.clone());
     assert!(following.next(&mut flows, SOON).unwrap().is_some(), "others read on");
+    lab.stop();
+}
+
+/// Changes the end of a certificate's validity to the end of 2020. Its signature is wrong afterwards, which only clients notice.
+fn end_in_2020(certificate: &str) {
+    let der = format!("{certificate}.der");
+    run("openssl", &["x509", "-in", certificate, "-outform", "DER", "-out", &der]);
+    let mut bytes = std::fs::read(&der).unwrap();
+    // Tag and length of a `UTCTime`. The first is the begin.
+    let is_time = |at: usize| bytes[at..].starts_with(&[0x17, 13]) && bytes[at + 14] == b'Z';
+    let times: Vec<usize> = (0..bytes.len() - 15).filter(|&at| is_time(at)).collect();
+    bytes[times[1] + 2..][..13].copy_from_slice(b"201231235959Z");
+    std::fs::write(&der, bytes).unwrap();
+    run("openssl", &["x509", "-in", &der, "-inform", "DER", "-out", certificate]);
+}
+
+#[test]
+fn the_end_of_the_certificate_is_a_metric_and_a_missed_renewal_a_warning() {
+    require!("openssl", "curl");
+    let mut lab = secured("");
+    lab.more_config.push_str("admin: {socket: admin.sock, listen: '127.0.0.1:9965'}\n");
+    let authority = Authority::new(&lab.path(""), "authority");
+    authority.issue("server");
+    lab.start("");
+    let end = || {
+        let text = metrics(&lab);
+        let line =
+            text.lines().find_map(|line| line.strip_prefix("bulkhead_hubble_certificate_end_timestamp_seconds "));
+        line.map(|end| end.parse::<u64>().unwrap())
+    };
+    let left = end().unwrap() - UNIX_EPOCH.elapsed().unwrap().as_secs();
+    assert!((47 * 3600..=48 * 3600).contains(&left), "it was issued for two days: {left} s");
+    assert_eq!(lab.count("a certificate"), 0, "{}", lab.log());
+    end_in_2020(&lab.path("server.crt").display().to_string());
+    eventually("the new end is seen", || end() == Some(1_609_459_199));
+    assert_eq!(
+        lab.count("server.crt: a certificate has not been valid since 2020-12-31T23:59:59Z"),
+        1,
+        "{}",
+        lab.log()
+    );
     lab.stop();
 }
 

@@ -24,10 +24,12 @@ mod observe;
 mod peers;
 mod service;
 pub(super) mod tls;
+mod validity;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -80,7 +82,7 @@ pub(super) struct Endpoint {
 
 enum Taken {
     Unix(Listener),
-    Tcp(TcpListener, Option<Tls>),
+    Tcp(TcpListener, Option<Box<Tls>>),
 }
 
 impl Endpoint {
@@ -97,13 +99,22 @@ impl Endpoint {
                 listener.map(Taken::Unix)
             }
             HubbleConfig::Tcp(address, files) => {
-                let tls = files.as_ref().map(Tls::new).transpose()?;
+                let tls = files.as_ref().map(Tls::new).transpose()?.map(Box::new);
                 let listener = listener::bind(*address);
                 let listener = listener.with_context(|| format!("hubble.listen: cannot listen at {address}"))?;
                 Some(Taken::Tcp(listener, tls))
             }
         };
         Ok(place.map(|place| Self { place, nodes: state.nodes() }))
+    }
+
+    /// Returns the end of the certificate's validity, in seconds since 1970 (0 if unknown), which the server keeps up to date. `None` without
+    /// TLS.
+    pub(super) fn certificate_end(&self) -> Option<Arc<AtomicU64>> {
+        match &self.place {
+            Taken::Tcp(_, tls) => tls.as_ref().map(|tls| tls.end()),
+            Taken::Unix(_) => None,
+        }
     }
 }
 
@@ -131,13 +142,13 @@ pub(super) async fn serve(endpoint: Endpoint, observer: Observer, hub: Hub) {
         }
         Taken::Tcp(listener, tls) => {
             let Ok(address) = listener.local_addr() else { return };
-            let service = service(Address::Tcp(address), tls.as_ref().map(Tls::cluster));
+            let service = service(Address::Tcp(address), tls.as_ref().map(|tls| tls.cluster()));
             let accepting = match tokio::net::TcpListener::from_std(listener) {
                 Ok(accepting) => accepting,
                 Err(error) => return super::log::error(&format!("cannot serve Hubble clients: {error}")),
             };
-            let acceptor = tls.as_ref().map(Tls::acceptor);
-            if let Some(Err(error)) = tls.map(Tls::follow) {
+            let acceptor = tls.as_ref().map(|tls| tls.acceptor());
+            if let Some(Err(error)) = tls.map(|tls| tls.follow()) {
                 super::log::error(&format!("hubble.tls: renewed files take effect only after a restart: {error}"));
             }
             loop {

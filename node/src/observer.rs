@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -70,6 +70,8 @@ pub(super) struct About {
     pub(super) configuration: PathBuf,
     /// The flight recorder's journal. `None` if it is off.
     pub(super) journal: Option<Journal>,
+    /// End of the validity of the Hubble server's certificate, in seconds since 1970, or 0 if it cannot be read. `None` without TLS.
+    pub(super) hubble_certificate_end: Option<Arc<AtomicU64>>,
     /// Maximum number of sessions of all workers together.
     pub(super) session_capacity: usize,
     /// Whether all ports that could be opened at start are open.

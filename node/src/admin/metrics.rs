@@ -42,6 +42,7 @@ impl Metrics {
         metrics.add_workers(now);
         metrics.add_stream(now);
         metrics.add_journal(now);
+        metrics.add_hubble(now);
         metrics.add_sessions(now, &summary);
         metrics.add_services(now, &summary);
         metrics.add_kernel(&summary);
@@ -210,6 +211,20 @@ impl Metrics {
         self.counter("stream_unsent_records", help, count(&stream.unsent));
         let help = "Clients disconnected because they did not read";
         self.counter("stream_disconnected_clients", help, count(&stream.disconnected));
+    }
+
+    fn add_hubble(&mut self, now: &Observation) {
+        let end = now.about.hubble_certificate_end.as_ref().map(|end| end.load(Ordering::Relaxed));
+        if let Some(end) = end.filter(|&end| end > 0) {
+            let help = "End of the validity of the Hubble server's certificate, since 1970";
+            self.add(
+                "hubble_certificate_end_timestamp",
+                help,
+                Some(Unit::Seconds),
+                Kind::Gauge,
+                vec![(vec![], Value::Count(end))],
+            );
+        }
     }
 
     fn add_journal(&mut self, now: &Observation) {

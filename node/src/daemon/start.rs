@@ -112,6 +112,7 @@ impl Daemon {
         let datapath = DatapathConfig { mode, big_tcp, force: args.force, umem, flow_cache, tc: tc.clone() };
         let (tell, notices) = crossbeam_channel::unbounded();
         let datapath = LinuxDatapath::new(datapath, Arc::clone(&vswitch), Arc::clone(&composer), tell.clone());
+        let (health, hubble) = (state.health(), hubble::Endpoint::bind(&config.hubble, &state)?);
         let about = About {
             started: Instant::now(),
             stream: Arc::default(),
@@ -124,11 +125,11 @@ impl Daemon {
             // Clients of the admin socket have another working directory.
             configuration: std::path::absolute(&args.config).unwrap_or_else(|_| args.config.clone()),
             journal: journal.clone(),
+            hubble_certificate_end: hubble.as_ref().and_then(hubble::Endpoint::certificate_end),
             stale_after: config.state.kubernetes.as_ref().map_or(Duration::MAX, |server| server.stale_after),
         };
         let audit = Arc::new(Audit::new(config.audit_folder.clone(), &config.node, about.origins.clone()));
         let (tell_ports, port_events) = crossbeam_channel::unbounded();
-        let (health, hubble) = (state.health(), hubble::Endpoint::bind(&config.hubble, &state)?);
         let policy = policy::start(state, Arc::clone(&composer), tell.clone(), tell_ports.clone())?;
         let routes = config.routes.clone();
         let shared = Arc::clone(&composer);

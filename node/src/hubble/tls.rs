@@ -12,8 +12,9 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
@@ -27,6 +28,7 @@ use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig, version};
 use tokio_rustls::server::TlsStream;
 
+use super::validity::{Renewal, Validity};
 use crate::config::TlsFiles;
 use crate::log;
 use crate::watch::Watch;
@@ -97,13 +99,20 @@ impl File<'_> {
     }
 }
 
+/// The server's TLS configuration, and the validity of the certificate in its chain that ends first. `None` if it cannot be read.
+pub(crate) struct Secured {
+    config: ServerConfig,
+    pub(crate) validity: Option<Validity>,
+}
+
 /// Reads the files and builds the server's TLS configuration.
 ///
 /// # Errors
 /// If a file cannot be read or is invalid.
-pub(crate) fn read(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+pub(crate) fn read(files: &TlsFiles) -> Result<Secured, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let identity = identity(files, &provider)?;
+    let validity = identity.cert.iter().filter_map(|certificate| Validity::of(certificate)).min_by_key(|of| of.end);
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&version::TLS13])
         .expect("ring has suites of TLS 1.3");
@@ -115,8 +124,23 @@ pub(crate) fn read(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     config.alpn_protocols = vec![b"h2".to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    Ok(config)
+    Ok(Secured { config, validity })
 }
+
+/// Returns the warning about a certificate that must be renewed. `None` if that is not due.
+pub(crate) fn renewal_warning(files: &TlsFiles, validity: Validity) -> Option<String> {
+    let end = humantime::format_rfc3339_seconds(validity.end);
+    let what = match validity.renewal(SystemTime::now()) {
+        Renewal::NotDue => return None,
+        Renewal::Due => format!("is valid only until {end}; then clients refuse new connections"),
+        Renewal::Overdue => format!("has not been valid since {end}; clients refuse new connections"),
+    };
+    Some(format!("hubble.tls.certificate: {}: a certificate {what}", files.certificate.display()))
+}
+
+/// The remedy for a certificate that must be renewed.
+pub(crate) const RENEW: &str =
+    "renew it, and find out why that did not happen; the vswitch reads the new files without a restart";
 
 /// Reads the server's certificate chain and private key, and checks that they belong together.
 fn identity(files: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
@@ -157,6 +181,11 @@ pub(super) struct Tls {
     files: TlsFiles,
     watch: Watch,
     config: watch::Sender<Arc<ServerConfig>>,
+    validity: Option<Validity>,
+    /// See [`Self::end`].
+    end: Arc<AtomicU64>,
+    /// The certificate and its state of the last warning. `None` before the first.
+    warned: Option<(Validity, Renewal)>,
 }
 
 impl Tls {
@@ -168,8 +197,16 @@ impl Tls {
         // Created before reading, so that it detects changes during the read.
         let paths: Vec<PathBuf> = files.named().map(|(_, path)| path.to_owned()).collect();
         let watch = Watch::new(&paths);
-        let config = watch::Sender::new(Arc::new(read(files)?));
-        Ok(Self { files: files.clone(), watch, config })
+        let Secured { config, validity } = read(files)?;
+        let (config, end) = (watch::Sender::new(Arc::new(config)), Arc::default());
+        let mut tls = Self { files: files.clone(), watch, config, validity, end, warned: None };
+        tls.tell_validity();
+        Ok(tls)
+    }
+
+    /// Returns the end of the certificate's validity, in seconds since 1970, kept up to date. 0 if it cannot be read.
+    pub(super) fn end(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.end)
     }
 
     /// Returns the cluster's name in certificates.
@@ -191,6 +228,7 @@ impl Tls {
             while !self.config.is_closed() {
                 self.watch.wait();
                 self.look();
+                self.tell_validity();
             }
         };
         std::thread::Builder::new().name("hubble-tls".into()).spawn(follow).map(drop)
@@ -206,13 +244,29 @@ impl Tls {
             return;
         }
         match read {
-            Ok(config) => {
+            Ok(Secured { config, validity }) => {
                 self.config.send_replace(Arc::new(config));
+                self.validity = validity;
                 log::info("hubble.tls: the files have changed; new connections use the new ones");
             }
             Err(error) => log::error(&format!(
                 "hubble.tls: the changed files cannot be used; new connections use the previous ones\n{error}"
             )),
+        }
+    }
+}
+
+impl Tls {
+    /// Publishes the end of the certificate's validity. Logs once per certificate that it must be renewed, and once that it is too late.
+    fn tell_validity(&mut self) {
+        let seconds = |validity: Validity| validity.end.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        self.end.store(self.validity.map_or(0, seconds), Ordering::Relaxed);
+        let Some(validity) = self.validity else { return };
+        let state = Some((validity, validity.renewal(SystemTime::now())));
+        if std::mem::replace(&mut self.warned, state) != state
+            && let Some(warning) = renewal_warning(&self.files, validity)
+        {
+            log::warn(&format!("{warning}\nhelp: {RENEW}"));
         }
     }
 }

@@ -14,17 +14,27 @@ const OTHERS_READ: u32 = 0o004;
 /// Checks the TLS files. Reads them, and changes nothing.
 pub(crate) fn check(config: &HubbleConfig) -> Vec<Finding> {
     let HubbleConfig::Tcp(listen, Some(files)) = config else { return Vec::new() };
-    if let Err(error) = tls::read(files) {
-        let finding = Finding {
-            severity: Severity::Error,
-            what: format!("{}: {}: {}", error.field, error.path.display(), error.problem),
-            why: "the vswitch cannot serve Hubble clients without it".to_owned(),
-            remedy: error.help.to_owned(),
-            comes_again: false,
-        };
-        return vec![finding];
-    }
-    let warnings = [open_key(files), nobody_is_asked(*listen, files)];
+    let validity = match tls::read(files) {
+        Ok(secured) => secured.validity,
+        Err(error) => {
+            let finding = Finding {
+                severity: Severity::Error,
+                what: format!("{}: {}: {}", error.field, error.path.display(), error.problem),
+                why: "the vswitch cannot serve Hubble clients without it".to_owned(),
+                remedy: error.help.to_owned(),
+                comes_again: false,
+            };
+            return vec![finding];
+        }
+    };
+    let is_ending = validity.and_then(|validity| tls::renewal_warning(files, validity)).map(|what| Finding {
+        severity: Severity::Warning,
+        what,
+        why: "Hubble's clients check the validity at each new connection".to_owned(),
+        remedy: tls::RENEW.to_owned(),
+        comes_again: true,
+    });
+    let warnings = [is_ending, open_key(files), nobody_is_asked(*listen, files)];
     warnings.into_iter().flatten().collect()
 }
 

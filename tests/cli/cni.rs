@@ -140,6 +140,7 @@ fn what_is_missing_or_malformed_is_an_error_on_standard_output_with_its_code() {
         ),
         (place.plugin("ADD", &conf, &[("CNI_NETNS", "/no/such/netns")]), 3, "CNI_NETNS: /no/such/netns"),
         (place.plugin("ADD", &conf, &[("CNI_NETNS", "/proc/self/ns/net")]), 4, "this is the node's own namespace"),
+        (place.plugin("ADD", &conf, &[("CNI_NETNS", "/dev/null")]), 4, "/dev/null: not a network namespace"),
         (run(&["cni"], &[("CNI_COMMAND", "STATUS")], b"{"), 6, "standard input: EOF"),
         (place.plugin("ADD", &json!([]), &[]), 6, "standard input: it is not a JSON object"),
         (

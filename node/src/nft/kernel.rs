@@ -70,10 +70,7 @@ pub(super) fn wait_for_packets() {
     }
     match socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None) {
         Ok(socket) => drop(socket),
-        Err(error) => {
-            tracing::debug!("cannot wait until the kernel has processed its packets: {error}");
-            std::thread::sleep(UNTOLD);
-        }
+        Err(_) => std::thread::sleep(UNTOLD),
     }
 }
 
@@ -82,12 +79,9 @@ pub(super) fn wait_for_packets() {
 /// # Errors
 /// As for [`run`].
 pub(super) fn change(change: &Change, epoch: Epoch) -> anyhow::Result<()> {
-    if let Some(sets) = &change.sets {
-        match set_elements::change(sets, epoch) {
-            Ok(()) => return Ok(()),
-            // Too large for one message, or an error that only nft explains.
-            Err(error) => tracing::debug!("the kernel refuses set elements over netlink; using nft: {error}"),
-        }
+    // Refused if it is too large for one message, or for a reason that only nft explains.
+    if change.sets.as_ref().is_some_and(|sets| set_elements::change(sets, epoch).is_ok()) {
+        return Ok(());
     }
     run(&change.script)
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
-    LinkFeatures, LinkInfo, TcProgram, XskError, default_route_interfaces, in_namespace, links, takes_xdp_frames,
-    tc_programs, transmit_checksum_offload, trunk_claimant, xdp_programs,
+    LinkFeatures, LinkInfo, TcProgram, XskError, default_route_interfaces, in_namespace, is_trunk_claimed, links,
+    takes_xdp_frames, tc_programs, transmit_checksum_offload, xdp_programs,
 };
 
 use crate::config::{Attach, Config, PortEntry};
@@ -137,7 +137,7 @@ impl Facts {
             kube_proxy: KubeProxy::gather(&interfaces),
             interfaces,
             forwards: read("/proc/sys/net/ipv4/ip_forward").trim() == "1",
-            has_other: config.attach == Attach::Tc && trunk_claimant(TRUNK[0]).is_some(),
+            has_other: config.attach == Attach::Tc && is_trunk_claimed(TRUNK[0]).unwrap_or(false),
         }
     }
 

@@ -255,8 +255,17 @@ pub(super) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info.id)
 }
 
-/// Returns the ids of the links at a tc hook of an interface in the calling thread's network namespace, in execution order (Linux 6.6).
-pub(super) fn links_of(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
+/// The programs at a tcx hook of an interface, in execution order.
+#[derive(Debug)]
+pub(super) struct AtHook {
+    /// The programs' ids.
+    pub(super) programs: Vec<u32>,
+    /// The ids of their links, in the same order. 0 for a program without a link.
+    pub(super) links: Vec<u32>,
+}
+
+/// Returns what is attached to a tcx hook of an interface in the calling thread's network namespace (Linux 6.6).
+pub(super) fn at_hook(hook: Hook, interface: u32) -> io::Result<AtHook> {
     /// `struct bpf_attr`, `query`.
     #[repr(C)]
     struct Attributes {
@@ -295,7 +304,8 @@ pub(super) fn links_of(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(links[..(attributes.count as usize).min(MOST)].to_vec())
+    let [programs, links] = [programs, links].map(|ids| ids[..(attributes.count as usize).min(MOST)].to_vec());
+    Ok(AtHook { programs, links })
 }
 
 /// Returns a name of at most 15 bytes as an array that is padded with zeros.

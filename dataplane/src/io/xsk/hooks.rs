@@ -5,8 +5,9 @@ use std::ffi::c_long;
 use std::io;
 use std::os::fd::AsRawFd;
 
+use super::bpf::{self, Hook};
 use super::netlink::{ask, attributes};
-use super::{bpf, small_size};
+use super::small_size;
 
 /// A tc hook of an interface, from the node's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,21 +27,18 @@ pub struct TcProgram {
     pub name: String,
 }
 
-/// Maximum programs listed per hook. The kernel's limit is 64.
-const MOST: usize = 64;
-
 /// Returns the tc programs of an interface in the calling thread's network namespace, without filters of other kinds.
 ///
 /// # Errors
 /// If the kernel refuses. A kernel without tcx is no error.
 pub fn tc_programs(interface: u32) -> io::Result<Vec<TcProgram>> {
     let mut found = Vec::new();
-    for (hook, attach_type, parent) in [
-        // `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`; `TC_H_CLSACT` with `TC_H_MIN_INGRESS`, `TC_H_MIN_EGRESS`.
-        (TcHook::Ingress, 46, 0xffff_fff2_u32),
-        (TcHook::Egress, 47, 0xffff_fff3),
+    for (hook, tcx, parent) in [
+        // `TC_H_CLSACT` with `TC_H_MIN_INGRESS`, `TC_H_MIN_EGRESS`.
+        (TcHook::Ingress, Hook::TcIngress, 0xffff_fff2_u32),
+        (TcHook::Egress, Hook::TcEgress, 0xffff_fff3),
     ] {
-        let named = query(interface, attach_type)?.into_iter().map(|id| name(id).unwrap_or_else(|_| format!("{id}")));
+        let named = tcx_programs(tcx, interface)?.into_iter().map(|id| name(id).unwrap_or_else(|_| format!("{id}")));
         found.extend(named.map(|name| TcProgram { hook, name }));
         let mut filters = Vec::new();
         let asked = ask(libc::RTM_GETTFILTER, true, &filter_request(interface, parent), |message| {
@@ -56,51 +54,16 @@ pub fn tc_programs(interface: u32) -> io::Result<Vec<TcProgram>> {
     Ok(found)
 }
 
-/// Returns the ids of the tcx programs at an interface.
-fn query(interface: u32, attach_type: u32) -> io::Result<Vec<u32>> {
-    /// `BPF_PROG_QUERY`.
-    const PROG_QUERY: c_long = 16;
-    #[repr(C)]
-    struct Attributes {
-        interface: u32,
-        attach_type: u32,
-        query_flags: u32,
-        attach_flags: u32,
-        programs: u64,
-        count: u32,
-        padding: u32,
-        program_flags: u64,
-        links: u64,
-        link_flags: u64,
-        revision: u64,
-    }
-    let mut programs = [0u32; MOST];
-    let mut attributes = Attributes {
-        interface,
-        attach_type,
-        query_flags: 0,
-        attach_flags: 0,
-        programs: bpf::address(programs.as_mut_ptr()),
-        count: 64,
-        padding: 0,
-        program_flags: 0,
-        links: 0,
-        link_flags: 0,
-        revision: 0,
-    };
-    let len = size_of::<Attributes>();
-    // SAFETY: the attributes of this command. The kernel writes into them and at most `count` numbers into the array, and both
-    // are exclusively borrowed.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut attributes, len) };
-    if result < 0 {
-        let error = io::Error::last_os_error();
+/// Returns the ids of the tcx programs at a hook of an interface. Empty if the kernel has no tcx.
+fn tcx_programs(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
+    match bpf::at_hook(hook, interface) {
+        Ok(at) => Ok(at.programs),
         // EINVAL: the kernel has no tcx. ENOENT: no program was ever attached.
-        return match error.raw_os_error() {
-            Some(libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP) => Ok(Vec::new()),
-            _ => Err(error),
-        };
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP)) => {
+            Ok(Vec::new())
+        }
+        Err(error) => Err(error),
     }
-    Ok(programs.into_iter().take(attributes.count as usize).collect())
 }
 
 /// Returns a program's name, or its id if it has none.
@@ -191,6 +154,6 @@ mod tests {
     #[test]
     fn the_loopback_interface_has_none_where_the_kernel_tells() {
         // Without privileges, the kernel does not list tcx programs.
-        assert!(tc_programs(1).is_ok_and(|found| found.is_empty()) || query(1, 46).is_err());
+        assert!(tc_programs(1).is_ok_and(|found| found.is_empty()) || tcx_programs(Hook::TcIngress, 1).is_err());
     }
 }

@@ -130,7 +130,7 @@ impl Attached {
             && match self {
                 Self::Filter(_) => true,
                 Self::Link(link) => bpf::link_id(link.as_fd())
-                    .is_ok_and(|own| bpf::links_of(hook, interface).is_ok_and(|links| links.contains(&own))),
+                    .is_ok_and(|own| bpf::at_hook(hook, interface).is_ok_and(|at| at.links.contains(&own))),
             }
     }
 

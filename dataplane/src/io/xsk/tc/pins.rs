@@ -49,9 +49,9 @@ impl Pins {
     }
 
     /// Detaches all links pinned below `path` for the calling thread's network namespace and removes the pins of all layouts. Removes
-    /// `path` if it is then empty. Returns the number of links.
+    /// `path` if it is then empty. Returns the number of links. A failure does not keep the other pins; the first one is returned.
     pub(super) fn remove_all(path: &Path) -> io::Result<usize> {
-        let detached = folders(path)?.iter().map(|folder| remove(folder)).sum::<io::Result<usize>>()?;
+        let detached = remove_folders(folders(path)?)?;
         // Fails if another network namespace has pins there, and for the file system's root.
         let _ = fs::remove_dir(path);
         Ok(detached)
@@ -60,7 +60,7 @@ impl Pins {
     /// Like [`remove_all`](Self::remove_all), but keeps this layout's pins.
     pub(super) fn remove_other_layouts(&self) -> io::Result<usize> {
         let path = self.folder.parent().ok_or(io::ErrorKind::NotFound)?;
-        folders(path)?.iter().filter(|folder| **folder != self.folder).map(|folder| remove(folder)).sum()
+        remove_folders(folders(path)?.into_iter().filter(|folder| *folder != self.folder))
     }
 
     /// Returns the path of the folder with this network namespace's pins.
@@ -88,7 +88,7 @@ impl Pins {
         // The link of a removed interface reports index 0. The link of a moved interface is not attached here.
         let is_here = bpf::attached_to(link.as_fd()).is_ok_and(|(index, _)| index == interface)
             && bpf::link_id(link.as_fd())
-                .is_ok_and(|id| bpf::links_of(hook, interface).is_ok_and(|links| links.contains(&id)));
+                .is_ok_and(|id| bpf::at_hook(hook, interface).is_ok_and(|at| at.links.contains(&id)));
         if is_here && bpf::replace(link.as_fd(), program).is_ok() {
             return Some(link);
         }
@@ -153,9 +153,15 @@ fn folders(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(all.into_iter().filter(is_ours).collect())
 }
 
-/// Detaches the links in a folder and removes the folder. Returns the number of links.
+/// Detaches the links in these folders and removes the folders. Returns the number of links, or the first failure after all are tried.
+fn remove_folders(folders: impl IntoIterator<Item = PathBuf>) -> io::Result<usize> {
+    let results: Vec<_> = folders.into_iter().map(|folder| remove(&folder)).collect();
+    results.into_iter().sum()
+}
+
+/// Detaches the links in a folder and removes the folder. Returns the number of links, or the first failure after all pins are tried.
 fn remove(folder: &Path) -> io::Result<usize> {
-    let mut detached = 0;
+    let (mut detached, mut result) = (0, Ok(()));
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -166,8 +172,9 @@ fn remove(folder: &Path) -> io::Result<usize> {
             let _ = bpf::detach(link.as_fd());
             detached += 1;
         }
-        fs::remove_file(&path)?;
+        result = result.and(fs::remove_file(&path));
     }
+    result?;
     fs::remove_dir(folder)?;
     Ok(detached)
 }
@@ -181,4 +188,24 @@ fn is_bpf(path: &Path) -> io::Result<bool> {
         known = known.parent().ok_or(io::ErrorKind::NotFound)?;
     }
     bpf::file_system(known).map(|kind| kind == MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_removed_does_not_keep_the_rest() {
+        let path = std::env::temp_dir().join(format!("bulkhead-pins-{}", std::process::id()));
+        let [stuck, free] = ["stuck", "free"].map(|name| path.join(name));
+        for folder in [&stuck, &free] {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(folder.join("bulkhead_cells"), "").unwrap();
+        }
+        // `remove_file` refuses a folder.
+        fs::create_dir(stuck.join("bulkhead_a")).unwrap();
+        assert!(remove_folders([stuck.clone(), free.clone()]).is_err());
+        assert!(!free.exists() && !stuck.join("bulkhead_cells").exists());
+        fs::remove_dir_all(&path).unwrap();
+    }
 }

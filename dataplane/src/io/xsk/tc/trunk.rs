@@ -176,6 +176,17 @@ pub fn claimant(trunk: &str) -> Option<UnixStream> {
     UnixStream::connect_addr(&name_of(trunk).ok()?).ok()
 }
 
+/// Whether a process in the calling thread's network namespace has claimed the trunk with this first end. Unlike [`claimant`], this leaves
+/// no connection in the listener's queue.
+///
+/// # Errors
+/// If `/proc/net/unix` cannot be read.
+pub fn is_claimed(trunk: &str) -> io::Result<bool> {
+    let name = format!("@bulkhead/{trunk}");
+    // An abstract name ends the line.
+    Ok(std::fs::read_to_string("/proc/thread-self/net/unix")?.lines().any(|line| line.ends_with(&name)))
+}
+
 fn name_of(trunk: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("bulkhead/{trunk}"))
 }
@@ -192,4 +203,21 @@ pub fn claim(trunk: &str) -> Result<UnixListener, XskError> {
         io::ErrorKind::AddrInUse => XskError::TrunkInUse { trunk: trunk.to_owned() },
         _ => failed(source),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_seen_by_others_for_as_long_as_it_lasts() {
+        let trunk = format!("test-{}", std::process::id());
+        assert!(!is_claimed(&trunk).unwrap() && claimant(&trunk).is_none());
+        let own = claim(&trunk).unwrap();
+        assert!(is_claimed(&trunk).unwrap() && claimant(&trunk).is_some());
+        assert!(!is_claimed(&trunk[..trunk.len() - 1]).unwrap(), "another name");
+        assert!(matches!(claim(&trunk), Err(XskError::TrunkInUse { .. })));
+        drop(own);
+        assert!(claim(&trunk).is_ok());
+    }
 }

@@ -213,18 +213,13 @@ impl Metrics {
         self.counter("stream_disconnected_clients", help, count(&stream.disconnected));
     }
 
+    /// Adds the end of the Hubble server's certificate. The family is listed without TLS too, as alerts ask for it.
     fn add_hubble(&mut self, now: &Observation) {
         let end = now.about.hubble_certificate_end.as_ref().map(|end| end.load(Ordering::Relaxed));
-        if let Some(end) = end.filter(|&end| end > 0) {
-            let help = "End of the validity of the Hubble server's certificate, since 1970";
-            self.add(
-                "hubble_certificate_end_timestamp",
-                help,
-                Some(Unit::Seconds),
-                Kind::Gauge,
-                vec![(vec![], Value::Count(end))],
-            );
-        }
+        let values = end.filter(|&end| end > 0).map(|end| (Vec::new(), Value::Count(end)));
+        let help = "End of the validity of the Hubble server's certificate, since 1970";
+        let unit = Some(Unit::Seconds);
+        self.add("hubble_certificate_end_timestamp", help, unit, Kind::Gauge, values.into_iter().collect());
     }
 
     fn add_journal(&mut self, now: &Observation) {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::lab::netns::{Dialogue, Netns, eventually};
+use crate::lab::watched::status;
 use crate::lab::{Lab, UNANSWERED, is_attached, is_tc, own_programs};
 use bulkhead_dataplane::io::{LinkEvent, LinkWatch, in_namespace};
 
@@ -168,25 +169,15 @@ fn a_port_whose_interface_can_be_opened_at_once_is_published_once() {
     let mut lab = pair();
     lab.more_config.push_str("admin: {socket: admin.sock}\n");
     lab.start("");
-    let generation = || {
-        // The vswitch may answer from a cache that is up to 100 ms old.
-        std::thread::sleep(Duration::from_millis(150));
-        let (_, text) = lab.ask(&["status", "-o", "json"]);
-        serde_json::from_str::<serde_json::Value>(&text).unwrap()["generation"].as_u64().unwrap()
-    };
-    let (a, b) = (lab.get("a").interface.clone(), lab.get("b").v4.clone());
-    let config = std::fs::read_to_string(lab.path("config.yaml")).unwrap();
-    let write = |text: &str| {
-        std::fs::write(lab.path("config.new"), text).unwrap();
-        std::fs::rename(lab.path("config.new"), lab.path("config.yaml")).unwrap();
-    };
-    let without: String = config.lines().filter(|line| !line.contains(&a)).map(|line| format!("{line}\n")).collect();
-    write(&without);
+    let generation = |lab: &Lab| status(lab)["generation"].as_u64().unwrap();
+    lab.configure("a", false);
+    lab.write_config();
     eventually("the port is closed", || lab.count("port default/a (p2) was closed") == 1);
-    let before = generation();
-    write(&config);
+    let before = generation(&lab);
+    lab.configure("a", true);
+    lab.write_config();
     eventually("the port is open again", || lab.count("port default/a (p2) is open") == 2);
-    assert!(lab.pings("a", &b));
-    assert_eq!(generation(), before + 1);
+    assert!(lab.pings("a", &lab.get("b").v4));
+    assert_eq!(generation(&lab), before + 1);
     lab.stop();
 }

@@ -105,7 +105,7 @@ pub(super) struct LinuxDatapath {
     failed: VecDeque<VswitchEvent>,
     opened: Vec<NewPort>,
     /// Whether a port was closed since the last [`take_closed`](Self::take_closed).
-    closed: bool,
+    has_closed: bool,
     /// Indexes of the interfaces that default routes use. `None` until the first query after [`forget_routes`](Self::forget_routes).
     default_routes: Option<Result<BTreeSet<u32>, String>>,
 }
@@ -132,7 +132,7 @@ impl LinuxDatapath {
             notices,
             failed: VecDeque::new(),
             opened: Vec::new(),
-            closed: false,
+            has_closed: false,
             default_routes: None,
         }
     }
@@ -192,9 +192,9 @@ impl LinuxDatapath {
         self.default_routes.get_or_insert_with(ask).as_ref().map(|known| known.contains(&index)).map_err(Clone::clone)
     }
 
-    /// Whether a port was closed since the last call.
+    /// Returns whether a port was closed since the last call.
     pub(super) const fn take_closed(&mut self) -> bool {
-        std::mem::replace(&mut self.closed, false)
+        std::mem::replace(&mut self.has_closed, false)
     }
 
     /// Hands newly opened ports to the workers. The snapshot in force must contain these ports.
@@ -347,7 +347,7 @@ impl Datapath for LinuxDatapath {
     }
 
     fn close(&mut self, entry: &PortEntry, attachment: &mut Attachment) {
-        self.closed = true;
+        self.has_closed = true;
         self.opened.retain(|new| new.name != entry.name);
         match (&self.kind, &mut *attachment) {
             (Kind::Xdp(xdp), Attachment::Xdp(attachment)) => xdp.leave(attachment),

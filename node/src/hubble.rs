@@ -108,8 +108,7 @@ impl Endpoint {
         Ok(place.map(|place| Self { place, nodes: state.nodes() }))
     }
 
-    /// Returns the end of the certificate's validity, in seconds since 1970 (0 if unknown), which the server keeps up to date. `None` without
-    /// TLS.
+    /// Returns the end of the certificate's validity, as [`Tls::end`]. `None` without TLS.
     pub(super) fn certificate_end(&self) -> Option<Arc<AtomicU64>> {
         match &self.place {
             Taken::Tcp(_, tls) => tls.as_ref().map(|tls| tls.end()),

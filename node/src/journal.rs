@@ -158,7 +158,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Whether opening the file failed. The journal then accepts no messages.
+    /// Whether opening the file failed. The journal then drops all messages.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }

@@ -70,7 +70,7 @@ pub(super) struct About {
     pub(super) configuration: PathBuf,
     /// The flight recorder's journal. `None` if it is off.
     pub(super) journal: Option<Journal>,
-    /// End of the validity of the Hubble server's certificate, in seconds since 1970, or 0 if it cannot be read. `None` without TLS.
+    /// The end of the validity of the Hubble server's certificate, in seconds since 1970; 0 if it cannot be read. `None` without TLS.
     pub(super) hubble_certificate_end: Option<Arc<AtomicU64>>,
     /// Maximum number of sessions of all workers together.
     pub(super) session_capacity: usize,

@@ -33,12 +33,16 @@ pub fn metrics(lab: &Lab) -> String {
     lab.node.exec("curl -s http://127.0.0.1:9965/metrics")
 }
 
-/// Packets dropped since the start, by drop reason, as `bulkhead status` reports them.
-pub fn status_drops(lab: &Lab) -> BTreeMap<String, u64> {
+/// The vswitch's present status.
+pub fn status(lab: &Lab) -> Value {
     // The vswitch may answer from a cache that is up to 100 ms old.
     std::thread::sleep(Duration::from_millis(150));
-    let (_, text) = lab.ask(&["status", "-o", "json"]);
-    let status: Value = serde_json::from_str(&text).unwrap();
+    serde_json::from_str(&lab.ask(&["status", "-o", "json"]).1).unwrap()
+}
+
+/// Packets dropped since the start, by drop reason, as `bulkhead status` reports them.
+pub fn status_drops(lab: &Lab) -> BTreeMap<String, u64> {
+    let status = status(lab);
     let rows = status["dropped"].as_array().unwrap();
     rows.iter().map(|row| (row["reason"].as_str().unwrap().to_owned(), row["packets"].as_u64().unwrap())).collect()
 }

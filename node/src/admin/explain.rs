@@ -97,7 +97,7 @@ fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, Failure> 
     text.parse().map_err(|error: String| Failure::new("malformed", error, "docs/admin.md describes the requests"))
 }
 
-/// Returns the ends that a pod's name or an address represents, one for each address of the pod.
+/// Returns the ends that a name or an address means, one for each address of each of its pods or of its node.
 fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>, Failure> {
     let addresses = match parsed(name)? {
         EndName::Address(address) => vec![vec![address]],

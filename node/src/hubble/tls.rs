@@ -99,9 +99,10 @@ impl File<'_> {
     }
 }
 
-/// The server's TLS configuration, and the validity of the certificate in its chain that ends first. `None` if it cannot be read.
+/// What the TLS files contain.
 pub(crate) struct Secured {
     config: ServerConfig,
+    /// The validity of the certificate that ends first: the server's own, or one of its chain. `None` if no certificate's can be read.
     pub(crate) validity: Option<Validity>,
 }
 
@@ -127,7 +128,7 @@ pub(crate) fn read(files: &TlsFiles) -> Result<Secured, TlsError> {
     Ok(Secured { config, validity })
 }
 
-/// Returns the warning about a certificate that must be renewed. `None` if that is not due.
+/// Returns the message about a certificate with this validity that should have been renewed by now. `None` if its renewal is not due.
 pub(crate) fn renewal_warning(files: &TlsFiles, validity: Validity) -> Option<String> {
     let end = humantime::format_rfc3339_seconds(validity.end);
     let what = match validity.renewal(SystemTime::now()) {
@@ -138,7 +139,7 @@ pub(crate) fn renewal_warning(files: &TlsFiles, validity: Validity) -> Option<St
     Some(format!("hubble.tls.certificate: {}: a certificate {what}", files.certificate.display()))
 }
 
-/// The remedy for a certificate that must be renewed.
+/// The remedy that belongs to [`renewal_warning`].
 pub(crate) const RENEW: &str =
     "renew it, and find out why that did not happen; the vswitch reads the new files without a restart";
 
@@ -181,11 +182,12 @@ pub(super) struct Tls {
     files: TlsFiles,
     watch: Watch,
     config: watch::Sender<Arc<ServerConfig>>,
+    /// See [`Secured::validity`].
     validity: Option<Validity>,
     /// See [`Self::end`].
     end: Arc<AtomicU64>,
-    /// The certificate and its state of the last warning. `None` before the first.
-    warned: Option<(Validity, Renewal)>,
+    /// The state of the certificate when it was last looked at, to warn of each state once.
+    renewal: Renewal,
 }
 
 impl Tls {
@@ -199,12 +201,12 @@ impl Tls {
         let watch = Watch::new(&paths);
         let Secured { config, validity } = read(files)?;
         let (config, end) = (watch::Sender::new(Arc::new(config)), Arc::default());
-        let mut tls = Self { files: files.clone(), watch, config, validity, end, warned: None };
-        tls.tell_validity();
+        let mut tls = Self { files: files.clone(), watch, config, validity: None, end, renewal: Renewal::NotDue };
+        tls.set_validity(validity);
         Ok(tls)
     }
 
-    /// Returns the end of the certificate's validity, in seconds since 1970, kept up to date. 0 if it cannot be read.
+    /// Returns the end of the certificate's validity in seconds since 1970, or 0 if it cannot be read. [`Tls::follow`] keeps it up to date.
     pub(super) fn end(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.end)
     }
@@ -228,7 +230,7 @@ impl Tls {
             while !self.config.is_closed() {
                 self.watch.wait();
                 self.look();
-                self.tell_validity();
+                self.warn_of_end();
             }
         };
         std::thread::Builder::new().name("hubble-tls".into()).spawn(follow).map(drop)
@@ -246,24 +248,27 @@ impl Tls {
         match read {
             Ok(Secured { config, validity }) => {
                 self.config.send_replace(Arc::new(config));
-                self.validity = validity;
                 log::info("hubble.tls: the files have changed; new connections use the new ones");
+                self.set_validity(validity);
             }
             Err(error) => log::error(&format!(
                 "hubble.tls: the changed files cannot be used; new connections use the previous ones\n{error}"
             )),
         }
     }
-}
 
-impl Tls {
-    /// Publishes the end of the certificate's validity. Logs once per certificate that it must be renewed, and once that it is too late.
-    fn tell_validity(&mut self) {
+    fn set_validity(&mut self, validity: Option<Validity>) {
         let seconds = |validity: Validity| validity.end.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        self.end.store(self.validity.map_or(0, seconds), Ordering::Relaxed);
+        self.end.store(validity.map_or(0, seconds), Ordering::Relaxed);
+        (self.validity, self.renewal) = (validity, Renewal::NotDue);
+        self.warn_of_end();
+    }
+
+    /// Logs a warning when the certificate's renewal becomes due, and another one when the certificate has ended.
+    fn warn_of_end(&mut self) {
         let Some(validity) = self.validity else { return };
-        let state = Some((validity, validity.renewal(SystemTime::now())));
-        if std::mem::replace(&mut self.warned, state) != state
+        let renewal = validity.renewal(SystemTime::now());
+        if std::mem::replace(&mut self.renewal, renewal) != renewal
             && let Some(warning) = renewal_warning(&self.files, validity)
         {
             log::warn(&format!("{warning}\nhelp: {RENEW}"));

@@ -4,11 +4,13 @@
 
 use std::time::{Duration, SystemTime};
 
-/// Time before the end from which a warning is due: enough for a person to find out why a renewal did not happen.
+/// A certificate's renewal is due when this much time is left until its end: two weeks, in which a person can find out why the renewal did
+/// not happen by itself.
 const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// The part of a short-lived certificate's validity from which a warning is due instead: cert-manager renews when a third is left.
-const LAST_PART: u32 = 5;
+/// A certificate that lives for less than 8 weeks is due when less than a quarter (1 / 4) of its life is left. At two weeks it could still be
+/// new, and cert-manager renews when a third is left.
+const LAST_PART: u32 = 4;
 
 /// Tags of DER elements: explicit `[0]`, `UTCTime` and `GeneralizedTime`.
 mod tag {
@@ -17,23 +19,27 @@ mod tag {
     pub(super) const GENERALIZED_TIME: u8 = 0x18;
 }
 
-/// When a certificate is valid.
+/// The period in which a certificate is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Validity {
+    /// The first second.
     pub(crate) start: SystemTime,
+    /// The last second. Clients refuse the certificate afterwards.
     pub(crate) end: SystemTime,
 }
 
-/// Whether a certificate must be renewed.
+/// Whether a certificate should have been renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
     NotDue,
+    /// The certificate ends soon.
     Due,
+    /// The certificate has ended.
     Overdue,
 }
 
 impl Validity {
-    /// Reads the validity of a certificate in DER. `None` if it is none.
+    /// Reads the validity from a certificate in DER. `None` if the bytes are no certificate.
     pub(super) fn of(certificate: &[u8]) -> Option<Self> {
         let mut fields = element(element(certificate)?.content)?.content;
         if fields.first() == Some(&tag::VERSION) {
@@ -48,7 +54,7 @@ impl Validity {
         Some(Self { start: start.time()?, end: end.time()? })
     }
 
-    /// Returns whether the certificate must be renewed at `now`.
+    /// Returns whether the certificate should have been renewed by `now`.
     pub(crate) fn renewal(self, now: SystemTime) -> Renewal {
         let lifetime = self.end.duration_since(self.start).unwrap_or_default();
         match self.end.duration_since(now) {
@@ -59,14 +65,16 @@ impl Validity {
     }
 }
 
-/// A DER element, and what follows it.
+/// A DER element.
 struct Element<'a> {
+    /// Its type.
     tag: u8,
     content: &'a [u8],
+    /// The bytes after the element.
     rest: &'a [u8],
 }
 
-/// Splits off the first element. `None` if the bytes are not DER.
+/// Splits off the first element of these bytes. `None` if they do not begin with a whole element of DER.
 fn element(bytes: &[u8]) -> Option<Element<'_>> {
     let (&[tag, first], bytes) = bytes.split_first_chunk()?;
     let (length, bytes) = match first {
@@ -83,6 +91,7 @@ fn element(bytes: &[u8]) -> Option<Element<'_>> {
 }
 
 impl Element<'_> {
+    /// Reads the element as a time in UTC. `None` if it is not one in the form that RFC 5280 demands.
     fn time(&self) -> Option<SystemTime> {
         let digits = std::str::from_utf8(self.content).ok()?.strip_suffix('Z')?;
         let (year, digits) = match self.tag {
@@ -164,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_is_due_two_weeks_before_the_end_or_in_the_last_fifth_of_a_short_life() {
+    fn a_renewal_is_due_two_weeks_before_the_end_or_in_the_last_quarter_of_a_short_life() {
         let days = |count: u64| Duration::from_secs(count * 24 * 60 * 60);
         let start = at("2026-01-01T00:00:00Z");
-        for (lifetime, before) in [(days(365), days(14)), (days(5), days(1))] {
+        for (lifetime, before) in [(days(365), days(14)), (days(56), days(14)), (days(4), days(1))] {
             let end = start + lifetime;
             let renewal = |now| Validity { start, end }.renewal(now);
             assert_eq!(renewal(end - before - Duration::from_secs(1)), Renewal::NotDue);

@@ -9,7 +9,8 @@ use super::{Loader, namespace_name};
 use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, PolicyVersion};
 
 impl Loader {
-    /// Warns about `extensions/v1beta1` policies without effect: these only allow, and their namespace does not isolate.
+    /// Adds a warning for each `extensions/v1beta1` policy that changes nothing. Such a policy can only allow connections, and the pods of a
+    /// namespace that is not isolated accept all connections anyway. Adds none unless the options select the semantics of v1beta1.
     pub(super) fn warn_of_idle(&mut self) {
         let Semantics::V1beta1 { default } = self.options.semantics else { return };
         let isolates = |isolation| match isolation {

@@ -255,16 +255,19 @@ pub(super) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info.id)
 }
 
-/// The programs at a tcx hook of an interface, in execution order.
+/// The programs that are attached by tcx to a hook of an interface, in execution order.
 #[derive(Debug)]
 pub(super) struct AtHook {
-    /// The programs' ids.
+    /// The kernel's ids of the programs.
     pub(super) programs: Vec<u32>,
-    /// The ids of their links, in the same order. 0 for a program without a link.
+    /// The kernel's ids of their links, in the same order. 0 for a program that is attached without a link.
     pub(super) links: Vec<u32>,
 }
 
-/// Returns what is attached to a tcx hook of an interface in the calling thread's network namespace (Linux 6.6).
+/// Returns what is attached by tcx to a hook of an interface in the calling thread's network namespace.
+///
+/// # Errors
+/// `ENOENT` if nothing was ever attached there, `EINVAL` before Linux 6.6, or `EPERM` without privileges.
 pub(super) fn at_hook(hook: Hook, interface: u32) -> io::Result<AtHook> {
     /// `struct bpf_attr`, `query`.
     #[repr(C)]

@@ -54,7 +54,11 @@ pub fn tc_programs(interface: u32) -> io::Result<Vec<TcProgram>> {
     Ok(found)
 }
 
-/// Returns the ids of the tcx programs at a hook of an interface. Empty if the kernel has no tcx.
+/// Returns the kernel's ids of the programs that are attached by tcx links to a hook of an interface, in execution order. Empty if there are
+/// none, or if the kernel has no tcx (before Linux 6.6).
+///
+/// # Errors
+/// If the kernel refuses, for example without privileges.
 fn tcx_programs(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
     match bpf::at_hook(hook, interface) {
         Ok(at) => Ok(at.programs),

@@ -3,10 +3,11 @@
 use super::super::format::{RECORD_HEAD, RecordHead, SEGMENT_HEAD};
 use super::{Damage, Journal, Place, Record, Segment};
 
-/// Bytes of a segment that are in memory at most: several records of maximum length.
+/// Maximum number of bytes of a segment in memory: several records of maximum length.
 const WINDOW: usize = 1 << 18;
 
-/// Bytes that a walk reads first: a page, as many walks read one record. Each further read is twice as long, up to [`WINDOW`].
+/// Number of bytes that a walk reads first: a page, because many walks read only one record. Each further read is twice as long, up to
+/// [`WINDOW`].
 const FIRST: usize = 1 << 12;
 
 /// The part of a segment that is in memory.

@@ -20,27 +20,29 @@ pub struct TcConfig {
     pub links: bool,
     /// Folder in a BPF file system where maps and links are pinned, so that they outlive the process. `None` to pin nothing.
     pub pins: Option<PathBuf>,
-    /// How the programs forward flows while no worker is alive.
+    /// For how long the programs forward flows without a worker that is alive.
     pub away: Away,
 }
 
-/// How the programs forward flows while no worker is alive. They end idle flows by their sessions' timeouts.
+/// For how long the programs forward flows while the process is stopped or has died. Within the grace period, a flow ends when no packet
+/// arrives for the idle timeout of its session, or for one of these shorter timeouts once its TCP connection begins to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Away {
-    /// The longest time for which they forward flows; 0 to end them with their leases.
+    /// The longest time without a worker for which the programs forward flows. With zero, each flow ends with its lease.
     pub grace: Duration,
-    /// Idle timeout of TCP flows after one side's FIN.
+    /// Idle timeout of a TCP connection of which one side has sent a FIN.
     pub half_closed: Duration,
-    /// Idle timeout of TCP flows after both sides' FIN or a reset.
+    /// Idle timeout of a TCP connection of which both sides have sent a FIN, or one a reset.
     pub closed: Duration,
 }
 
-/// A port's limit of packets to the workers. A packet in segments counts as its number of segments.
+/// The limit on packets that a port sends to the workers, a token bucket. A packet that the kernel has not segmented yet counts as the number
+/// of its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowPathLimit {
-    /// Packets per second; 0 for no limit.
+    /// Packets per second. 0 means no limit.
     pub rate: u32,
-    /// Packets that the port may send at once after a pause.
+    /// The bucket's size: packets that the port may send at once after a pause. Ignored without a limit.
     pub burst: u32,
 }
 

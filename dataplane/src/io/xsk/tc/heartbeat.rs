@@ -19,13 +19,13 @@ use crate::io::FlowChange;
 use crate::io::xsk::flow_layout::cells;
 use crate::io::xsk::flow_table::coarse_time;
 
-/// Time between two beats: a third of [`PATIENCE`], so that one late beat is not an absence. A beat writes two numbers, but each wake-up
-/// of an idle node finds cold caches: 15 in a second cost 0.07 % of a core.
-const INTERVAL: Duration = Duration::from_millis(66);
-
 /// Time after the last beat until the programs forward flows without workers, in nanoseconds. Short enough that TCP has not repeated a lost
 /// segment yet (its timeout is at least 200 ms on Linux), and long enough for a busy machine to run the thread.
 const PATIENCE: u64 = 200_000_000;
+
+/// Time between two beats, 66 ms. With three beats within [`PATIENCE`], a beat may be missed. More often would cost an idle node CPU time:
+/// a beat writes two numbers, but its wake-up finds cold caches and takes 50 µs.
+const INTERVAL: Duration = Duration::from_nanos(PATIENCE / 3);
 
 /// The thread that beats. It ends when this value, which its datapath owns, is dropped.
 #[derive(Debug)]
@@ -61,12 +61,8 @@ impl TcDatapath {
     /// # Errors
     /// If the system cannot create a thread.
     pub fn start_beating(self: &Arc<Self>, mut each: impl FnMut(Absence) + Send + 'static) -> std::io::Result<()> {
-        if self.heartbeat.get().is_some() {
-            return Ok(());
-        }
-        let mut away = self.beat();
         let datapath = Arc::downgrade(self);
-        let beat = move || {
+        let mut beat = move |mut away: Option<Duration>| {
             loop {
                 // Parked, because a channel's receiver spins before it sleeps, which costs more than the beat.
                 let begun = Instant::now();
@@ -86,10 +82,13 @@ impl TcDatapath {
                 away = was_away;
             }
         };
-        let thread = std::thread::Builder::new().name("heartbeat".into()).spawn(beat)?;
-        // Refused only if two threads call this at the same time. Then both beat, which changes nothing.
-        let _ = self.heartbeat.set(Heartbeat(thread.thread().clone()));
-        Ok(())
+        let mut result = Ok(());
+        self.heartbeat.get_or_init(|| {
+            let away = self.beat();
+            let thread = std::thread::Builder::new().name("heartbeat".into()).spawn(move || beat(away));
+            thread.map(|thread| Heartbeat(thread.thread().clone())).map_err(|error| result = Err(error)).ok()
+        });
+        result
     }
 
     /// Tells the programs that workers are alive. Returns how long none was, or `None` if one was all the time.

@@ -101,7 +101,8 @@ pub struct TcDatapath {
     stays: AtomicBool,
     /// How long the programs forward flows after the last beat, in nanoseconds.
     grace: u64,
-    heartbeat: OnceLock<Heartbeat>,
+    /// The thread that beats. `None` inside if the system could not create it.
+    heartbeat: OnceLock<Option<Heartbeat>>,
     /// Whether the heart beats no more.
     heart_rests: AtomicBool,
     /// Connections of the previous process whose handshakes ended without its knowledge.

@@ -49,7 +49,10 @@ impl Pins {
     }
 
     /// Detaches all links pinned below `path` for the calling thread's network namespace and removes the pins of all layouts. Removes
-    /// `path` if it is then empty. Returns the number of links. A failure does not keep the other pins; the first one is returned.
+    /// `path` if it is then empty. Returns the number of links.
+    ///
+    /// # Errors
+    /// The first failure, after all pins have been tried.
     pub(super) fn remove_all(path: &Path) -> io::Result<usize> {
         let detached = remove_folders(folders(path)?)?;
         // Fails if another network namespace has pins there, and for the file system's root.
@@ -153,13 +156,19 @@ fn folders(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(all.into_iter().filter(is_ours).collect())
 }
 
-/// Detaches the links in these folders and removes the folders. Returns the number of links, or the first failure after all are tried.
+/// Detaches the links that are pinned in these folders, and removes the folders. Returns the number of links.
+///
+/// # Errors
+/// The first failure, after all folders have been tried.
 fn remove_folders(folders: impl IntoIterator<Item = PathBuf>) -> io::Result<usize> {
     let results: Vec<_> = folders.into_iter().map(|folder| remove(&folder)).collect();
     results.into_iter().sum()
 }
 
-/// Detaches the links in a folder and removes the folder. Returns the number of links, or the first failure after all pins are tried.
+/// Detaches the links that are pinned in a folder, and removes the folder. Returns the number of links.
+///
+/// # Errors
+/// The first failure, after all pins have been tried.
 fn remove(folder: &Path) -> io::Result<usize> {
     let (mut detached, mut result) = (0, Ok(()));
     for entry in fs::read_dir(folder)? {

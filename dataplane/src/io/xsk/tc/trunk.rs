@@ -182,9 +182,10 @@ pub fn claimant(trunk: &str) -> Option<UnixStream> {
 /// # Errors
 /// If `/proc/net/unix` cannot be read.
 pub fn is_claimed(trunk: &str) -> io::Result<bool> {
+    // The file lists the namespace's sockets. The name is the last column, with `@` for the first byte of an abstract one.
     let name = format!("@bulkhead/{trunk}");
-    // An abstract name ends the line.
-    Ok(std::fs::read_to_string("/proc/thread-self/net/unix")?.lines().any(|line| line.ends_with(&name)))
+    let sockets = std::fs::read_to_string("/proc/thread-self/net/unix")?;
+    Ok(sockets.lines().any(|line| line.rsplit(' ').next() == Some(&name)))
 }
 
 fn name_of(trunk: &str) -> io::Result<SocketAddr> {
@@ -218,6 +219,6 @@ mod tests {
         assert!(!is_claimed(&trunk[..trunk.len() - 1]).unwrap(), "another name");
         assert!(matches!(claim(&trunk), Err(XskError::TrunkInUse { .. })));
         drop(own);
-        assert!(claim(&trunk).is_ok());
+        assert!(!is_claimed(&trunk).unwrap() && claim(&trunk).is_ok());
     }
 }

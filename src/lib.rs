@@ -64,7 +64,6 @@ pub fn main() -> ExitCode {
     };
     match outcome {
         Ok(answer) => answer,
-        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::report(&error);
             ExitCode::from(2)

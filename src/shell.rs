@@ -1,10 +1,11 @@
 //! `bulkhead completions` and `bulkhead man`: generated from the definition of the command line.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use bulkhead_answers::output;
 use clap::CommandFactory;
 
 use crate::args::{Args, Completions, Man};
@@ -18,7 +19,7 @@ pub(crate) fn completions(args: &Completions) -> anyhow::Result<ExitCode> {
     let mut command = Args::command();
     let name = command.get_name().to_owned();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
-    io::stdout().lock().write_all(&script)?;
+    output::stdout().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 

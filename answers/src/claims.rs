@@ -15,7 +15,7 @@ mod sarif;
 #[cfg(test)]
 pub mod tests;
 
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -23,6 +23,7 @@ use anyhow::{Context, bail};
 use bulkhead_control::reachability::Reachability;
 
 use crate::args::{State, Test, TestFormat};
+use crate::output;
 use crate::run::{self, Input};
 use report::Report;
 
@@ -53,7 +54,7 @@ pub fn run(args: &Test) -> anyhow::Result<ExitCode> {
     let reachability = Reachability::of(&pipeline, mirror);
     let outcomes = claims.iter().map(|claim| judge::judge(claim, pipeline.cache(), &reachability));
     let report = Report::new(&pipeline, claims.iter().zip(outcomes))?;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(output::stdout());
     match args.output {
         TestFormat::Text => report.write(&mut out)?,
         TestFormat::Json => {

@@ -1,7 +1,7 @@
 //! `bulkhead classify`: checks and times the classifier with a ClassBench rule set and trace.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use bulkhead_classifier::{BuildOptions, Change, Cost, Key, Tables, Verdict, clas
 use serde_json::{Value, json};
 
 use crate::args::{Classify, Format};
+use crate::output;
 
 /// Measuring time: long enough for a pass with warm caches, short enough to finish a set in a second.
 const TIMED: Duration = Duration::from_millis(300);
@@ -125,7 +126,7 @@ fn status(field: &str) -> Option<u64> {
 }
 
 fn write(report: &Value, form: Format) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     match (form, report.as_object()) {
         (Format::Text, Some(fields)) => {
             for (name, value) in fields {

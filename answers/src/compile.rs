@@ -7,7 +7,7 @@ pub mod neutron;
 mod nftables;
 mod session_rules;
 
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -60,7 +60,7 @@ pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     }
     let services = Services::new(&pipeline, services, settings);
     blocks::warnings(&pipeline, &services).iter().for_each(output::warn);
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(output::stdout());
     match args.renderer {
         RendererName::Acl => acl::write(&pipeline, args, &mut out)?,
         RendererName::Contiv => contiv::write(&mut pipeline, args, &mut out)?,

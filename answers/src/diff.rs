@@ -109,7 +109,7 @@ pub fn run(args: &Diff) -> anyhow::Result<ExitCode> {
     let tellings = Tellings::of(&difference, &mut reasons);
     let finder = &mut Finder::new(&before, services, settings);
     let flows = seen.map(|seen| flows::compare(&seen, finder, [&states[0], &states[1]], &mut reasons)).transpose()?;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(output::stdout());
     let mut form = Form::new(args.output, &mut out);
     form.begin()?;
     let mut count = Count::default();

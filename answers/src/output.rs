@@ -3,10 +3,59 @@
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
 use crate::args::Format;
+
+/// Whether a write to standard output has failed because its reader has exited.
+static READER_HAS_EXITED: AtomicBool = AtomicBool::new(false);
+
+/// Standard output. Once its reader has exited, as in `bulkhead test ... | head`, it discards what is written, so that the command still
+/// ends with the exit code of its answer.
+#[derive(Debug)]
+pub struct Stdout<W = StdoutLock<'static>> {
+    inner: W,
+    /// Set by the first broken pipe.
+    has_exited: &'static AtomicBool,
+}
+
+/// Locks standard output.
+pub fn stdout() -> Stdout {
+    Stdout { inner: io::stdout().lock(), has_exited: &READER_HAS_EXITED }
+}
+
+/// Whether standard output still has a reader, as far as writes have shown. A command that prints without end should stop if it has not.
+pub fn has_reader() -> bool {
+    !READER_HAS_EXITED.load(Ordering::Relaxed)
+}
+
+impl<W> Stdout<W> {
+    /// Calls `write` unless the reader has exited. Returns `discarded` if it has, or if `write` finds that it has.
+    fn unless_exited<T>(&mut self, discarded: T, write: impl FnOnce(&mut W) -> io::Result<T>) -> io::Result<T> {
+        if self.has_exited.load(Ordering::Relaxed) {
+            return Ok(discarded);
+        }
+        write(&mut self.inner).or_else(|error| {
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                return Err(error);
+            }
+            self.has_exited.store(true, Ordering::Relaxed);
+            Ok(discarded)
+        })
+    }
+}
+
+impl<W: Write> Write for Stdout<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.unless_exited(bytes.len(), |inner| inner.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.unless_exited((), Write::flush)
+    }
+}
 
 /// Prints an answer to standard output: as JSON, or as the text that `text` writes.
 ///
@@ -15,9 +64,9 @@ use crate::args::Format;
 pub fn answer(
     format: Format,
     answer: &impl Serialize,
-    text: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
+    text: impl FnOnce(&mut BufWriter<Stdout>) -> io::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(stdout());
     match format {
         Format::Json => {
             serde_json::to_writer_pretty(&mut out, answer)?;
@@ -52,15 +101,6 @@ pub fn told(error: &anyhow::Error) -> String {
             told = if told.is_empty() { cause } else { format!("{told}: {cause}") };
         }
         told
-    })
-}
-
-/// Whether the error is a broken pipe: the reader of our output exited, as in `bulkhead ... | head`. Not a failure.
-pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
-        kind.or(json) == Some(io::ErrorKind::BrokenPipe)
     })
 }
 
@@ -146,6 +186,34 @@ impl Columns {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A pipe with room for some bytes and then without a reader.
+    struct Pipe(usize);
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            if self.0 == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn output_is_discarded_after_a_broken_pipe_and_only_then() {
+        static HAS_EXITED: AtomicBool = AtomicBool::new(false);
+        let mut out = Stdout { inner: Pipe(5), has_exited: &HAS_EXITED };
+        out.write_all(b"abcde").unwrap();
+        assert_eq!(out.flush().unwrap_err().kind(), io::ErrorKind::StorageFull, "any other error is one");
+        assert!(!HAS_EXITED.load(Ordering::Relaxed));
+        out.write_all(b"f").unwrap();
+        assert!(HAS_EXITED.load(Ordering::Relaxed));
+        out.inner.0 = 100;
+        out.write_all(b"abc").and_then(|()| out.flush()).unwrap();
+        assert_eq!(out.inner.0, 100, "the pipe is not written again");
+    }
 
     #[test]
     fn columns_line_up_and_numbers_stand_to_the_right() {

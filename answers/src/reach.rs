@@ -21,7 +21,7 @@ mod text;
 mod twins;
 
 use std::collections::BTreeSet;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -45,7 +45,7 @@ const MAX_NAMED: usize = 20;
 /// # Errors
 /// If the state cannot be read, or lacks an end in question.
 pub fn run(args: &Reach) -> anyhow::Result<ExitCode> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(output::stdout());
     let is_plain = matches!(args.output, ReachFormat::Text | ReachFormat::Json);
     if is_plain && !args.focus.is_empty() {
         bail!("--focus needs a table or graph\n  help: add -o md, csv, dot or mermaid")

@@ -110,6 +110,7 @@ fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<
         Ok(_) => Ok(()),
         Err(Stop::Capture(error)) => Err(error.into()),
         Err(Stop::Output(error)) => Err(error),
+        Err(Stop::NoReader) => Ok(()),
     }
 }
 
@@ -133,6 +134,8 @@ pub(crate) fn open(path: &Path, what: &str) -> anyhow::Result<BufReader<Progress
 enum Stop {
     Capture(CaptureError),
     Output(anyhow::Error),
+    /// The reader of standard output has exited, and no capture is written.
+    NoReader,
 }
 
 impl From<CaptureError> for Stop {
@@ -154,7 +157,7 @@ struct Sink<'a> {
 
 enum Form {
     Text(Flows),
-    Json(BufWriter<io::StdoutLock<'static>>),
+    Json(BufWriter<output::Stdout>),
 }
 
 #[derive(Serialize)]
@@ -180,7 +183,7 @@ impl<'a> Sink<'a> {
     fn new(args: &Replay, pipeline: &'a Pipeline, snapshot: &'a Snapshot, names: &'a Names) -> anyhow::Result<Self> {
         let form = match args.output {
             Format::Text => Form::Text(Flows::default()),
-            Format::Json => Form::Json(BufWriter::with_capacity(FILE_BUFFER, io::stdout().lock())),
+            Format::Json => Form::Json(BufWriter::with_capacity(FILE_BUFFER, output::stdout())),
         };
         let open = |path: &PathBuf| {
             let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -191,7 +194,8 @@ impl<'a> Sink<'a> {
     }
 
     fn take(&mut self, packet: &CapturedPacket<'_>, outcome: &Outcome) -> Result<(), Stop> {
-        self.show(packet, outcome).map_err(Stop::Output)
+        self.show(packet, outcome).map_err(Stop::Output)?;
+        if self.annotated.is_none() && !output::has_reader() { Err(Stop::NoReader) } else { Ok(()) }
     }
 
     fn show(&mut self, packet: &CapturedPacket<'_>, outcome: &Outcome) -> anyhow::Result<()> {
@@ -239,7 +243,7 @@ impl<'a> Sink<'a> {
                 out.flush()?;
             }
             Form::Text(flows) => {
-                let mut out = BufWriter::new(io::stdout().lock());
+                let mut out = BufWriter::new(output::stdout());
                 flows.write(self.pipeline, self.snapshot, &mut out)?;
                 write_totals(worker.counters(), &mut out)?;
                 out.flush()?;

@@ -105,7 +105,7 @@ pub fn uninstall(place: &CniPlace) -> anyhow::Result<ExitCode> {
 }
 
 fn say(text: &str) -> anyhow::Result<ExitCode> {
-    writeln!(io::stdout().lock(), "{text}")?;
+    writeln!(output::stdout(), "{text}")?;
     Ok(ExitCode::SUCCESS)
 }
 

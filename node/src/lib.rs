@@ -167,7 +167,7 @@ fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
 /// Prints the findings. Exit code 1 if the vswitch would not start.
 fn check(findings: &[Finding], format: Format) -> anyhow::Result<ExitCode> {
     let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout();
     match format {
         Format::Json => writeln!(out, "{}", serde_json::json!({ "ok": !failed, "findings": findings }))?,
         Format::Text => {

@@ -10,7 +10,7 @@
 //! sent to the given endpoint only and never logged.
 
 use std::collections::BTreeSet;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -98,7 +98,7 @@ impl Sync<'_> {
 
     /// Prints the planned requests without sending them.
     fn show(&self, plan: &Plan) -> anyhow::Result<()> {
-        let mut out = BufWriter::new(io::stdout().lock());
+        let mut out = BufWriter::new(output::stdout());
         let calls = plan.requests.iter().flat_map(|request| request.calls(self.desired, &self.owner, placeholder));
         match self.args.output {
             Format::Text => {
@@ -119,7 +119,7 @@ impl Sync<'_> {
     fn tell(&self, plan: &Plan, apply: &Apply<'_>, left: usize) -> anyhow::Result<()> {
         let Desired { groups, ports } = self.desired;
         let rules: usize = groups.values().map(|group| group.rules.len()).sum();
-        let mut out = io::stdout().lock();
+        let mut out = output::stdout();
         match self.args.output {
             Format::Text => {
                 apply.notes.iter().for_each(|note| output::note(note));

@@ -145,6 +145,19 @@ fn claims_about_a_rendered_chart_hold_or_show_a_connection_that_packets_confirm(
 }
 
 #[test]
+fn a_failed_claim_ends_with_1_though_nobody_reads_the_answer() {
+    let [state, claims] = files("unread", "never: {from: shop/report, to: shop/db}");
+    for format in ["text", "json", "junit", "sarif"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bulkhead"));
+        let output = command.args(["test", "--state", &state, "-o", format, &claims]).stdout(writer).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*told), (Some(1), ""), "{format}");
+    }
+}
+
+#[test]
 fn a_failed_claim_names_rule_file_line_and_remedy_in_words() {
     let [state, claims] = files("words", "never: {from: shop/report, to: shop/db}");
     let answer = stdout(&bulkhead(&["test", "--state", &state, &claims]), 1);

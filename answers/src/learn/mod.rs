@@ -43,6 +43,7 @@ use crate::args;
 use crate::args::{Learn, Learned};
 use crate::flows::verdict::Judge;
 use crate::flows::{Observations, ObservedFlow};
+use crate::output;
 use crate::replay::logged;
 use crate::run::{self, Input};
 
@@ -74,7 +75,7 @@ pub fn run(args: &Learn) -> anyhow::Result<ExitCode> {
     let namespaces = namespaces(&args.namespaces, pipeline.cache())?;
     let wanted = Wanted { direction: args.direction, namespaces, slack: args.slack };
     let lesson = learn(State { pipeline, services, settings, strictness: state.strictness() }, &seen.flows(), wanted)?;
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     out.write_all(lesson.yaml.as_bytes())?;
     out.flush()?;
     let mut told = io::stderr().lock();

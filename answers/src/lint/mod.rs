@@ -25,7 +25,7 @@ mod subject;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ pub fn run(args: &Lint, counters: ReadCounters<'_>) -> anyhow::Result<ExitCode> 
     let mut found = find(&whole, &state, &subjects, &services, &args.planned.pod_cidrs, hits.as_ref());
     found.retain(|one| focus.covers(one));
     let report = Report::new(finding::placed(&found), hits.map(|hits| hits.windows).unwrap_or_default());
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(output::stdout());
     match args.output {
         LintFormat::Text => report.write(&mut out)?,
         LintFormat::Json => report.json(&mut out)?,

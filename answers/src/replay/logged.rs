@@ -32,7 +32,7 @@ pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
     }
     tell(&seen);
     let mut judge = Judge::new(&pipeline, services, settings, args.state.strictness());
-    let mut out = BufWriter::with_capacity(FILE_BUFFER, io::stdout().lock());
+    let mut out = BufWriter::with_capacity(FILE_BUFFER, output::stdout());
     let mut totals = Totals::default();
     let mut table = Columns::new(&["SESSIONS", "FROM", "TO", "SERVICE", "VERDICT", "LOGGED", "WHY"]);
     let unread: u64 = seen.unread.values().sum();

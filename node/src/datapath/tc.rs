@@ -62,10 +62,13 @@ impl TcOpenable {
 
     /// Replaces the tc filters of the interface by links (tcx), which other programs cannot remove.
     pub(super) fn settle(&mut self) -> Result<(), String> {
-        self.attachment.use_links().map_err(|error| {
-            self.has_only_filters = true;
-            format!("its programs stay attached as clsact filters, which other programs can remove: {error}")
-        })
+        let Err(error) = self.attachment.use_links() else { return Ok(()) };
+        self.has_only_filters = true;
+        // The kernel's notification of the interface's removal will follow.
+        if self.index().is_none() {
+            return Ok(());
+        }
+        Err(format!("its programs stay attached as clsact filters, which other programs can remove: {error}"))
     }
 
     pub(super) const fn account(&self) -> Option<&Account> {

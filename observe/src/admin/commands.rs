@@ -18,7 +18,7 @@ use super::protocol::{
 };
 use crate::args;
 use bulkhead_answers::args::{Admin, Format};
-use bulkhead_answers::output::{Columns, printable, some_of};
+use bulkhead_answers::output::{self, Columns, printable, some_of};
 use bulkhead_answers::services;
 
 /// Polling interval of `--wait`.
@@ -39,7 +39,7 @@ pub fn status(args: &args::Status) -> anyhow::Result<ExitCode> {
             continue;
         }
         let status = asked?;
-        let mut out = io::stdout().lock();
+        let mut out = output::stdout();
         match args.admin.output {
             Format::Json => print_json(&mut out, &status)?,
             Format::Text => write_status(&mut out, &status)?,
@@ -295,7 +295,7 @@ pub fn sessions(args: &args::Sessions) -> anyhow::Result<ExitCode> {
         return kill(args, filter);
     }
     let told: Sessions = ask(&args.admin.socket, &Request::Sessions(filter))?;
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     if args.admin.output == Format::Json {
         print_json(&mut out, &told)?;
         return Ok(ExitCode::SUCCESS);
@@ -323,7 +323,7 @@ fn kill(args: &args::Sessions, filter: SessionFilter) -> anyhow::Result<ExitCode
         "--kill without a filter would end every session of the node\n  help: add --port, --address or --service, or confirm with --all"
     );
     let told: EndedSessions = ask(&args.admin.socket, &Request::EndSessions(filter))?;
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     match args.admin.output {
         Format::Json => print_json(&mut out, &told)?,
         Format::Text => writeln!(out, "{} sessions ended", told.ended)?,
@@ -344,7 +344,7 @@ fn show<T: Serialize + DeserializeOwned>(
     write: impl FnOnce(&[T], &mut dyn Write) -> io::Result<()>,
 ) -> anyhow::Result<ExitCode> {
     let rows: Vec<T> = ask(Path::new(&args.socket), request)?;
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     match args.output {
         Format::Json => print_json(&mut out, &rows)?,
         Format::Text => write(&rows, &mut out)?,

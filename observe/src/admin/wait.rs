@@ -1,6 +1,6 @@
 //! `bulkhead wait`.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::client::ask;
 use super::protocol::{Enforcement, PolicyQuestion, Request};
 use crate::args;
 use bulkhead_answers::args::Format;
-use bulkhead_answers::output::printable;
+use bulkhead_answers::output::{self, printable};
 
 /// Polling interval. A change takes effect within 100 ms after its file is complete.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -66,7 +66,7 @@ fn missing(args: &args::Wait, now: &Enforcement) -> Option<String> {
 }
 
 fn show(args: &args::Wait, now: &Enforcement, missing: Option<&str>, waited: Duration) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
     if args.admin.output == Format::Json {
         let mut value = serde_json::to_value(now)?;

@@ -3,7 +3,7 @@
 mod files;
 mod text;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use super::protocol::{Monitor, Request, Trace, Watching};
 use crate::args;
 use crate::args::Traced;
 use bulkhead_answers::args::Format;
-use bulkhead_answers::output::{note, some_of, warn};
+use bulkhead_answers::output::{self, note, some_of, warn};
 use files::Files;
 
 /// Prints verdicts as they arrive.
@@ -33,7 +33,7 @@ pub fn monitor(args: &args::Monitor) -> anyhow::Result<ExitCode> {
         count: args.count.and_then(NonZeroU64::new),
         rate: NonZeroU32::new(args.rate),
     };
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     let begin = |watching: Watching| {
         if args.last.is_some() && watching.remembered == 0 {
             note("the vswitch remembers no flows: it remembers only flows that it sent to a monitor");
@@ -49,9 +49,14 @@ pub fn monitor(args: &args::Monitor) -> anyhow::Result<ExitCode> {
             Format::Text => text::write_flow(&mut out, &parsed(line)?)?,
         }
         out.flush()?;
-        Ok(ControlFlow::Continue(()))
+        Ok(while_read())
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends a stream once the reader of standard output has exited.
+fn while_read() -> ControlFlow<()> {
+    if output::has_reader() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
 fn parsed(line: &str) -> anyhow::Result<Value> {
@@ -100,7 +105,7 @@ fn say(watching: &Watching, traced: &Traced) {
 
 /// Prints packets as they arrive.
 pub fn trace(args: &args::Trace) -> anyhow::Result<ExitCode> {
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     let begin = |watching: Watching| {
         say(&watching, &args.traced);
         Ok(())
@@ -111,7 +116,7 @@ pub fn trace(args: &args::Trace) -> anyhow::Result<ExitCode> {
             Format::Text => text::write_packet(&mut out, &parsed(line)?)?,
         }
         out.flush()?;
-        Ok(ControlFlow::Continue(()))
+        Ok(while_read())
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -130,7 +135,7 @@ pub fn capture(args: &args::Capture) -> anyhow::Result<ExitCode> {
             (Some(files), Some(packet)) => files.write(packet)?,
             _ => text::note_lost(&line),
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(while_read())
     })?;
     let written = files.into_inner().map(Files::finish).transpose()?.unwrap_or_default();
     note(&format!("captured {written} packets"));

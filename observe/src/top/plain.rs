@@ -1,6 +1,6 @@
 //! `bulkhead top` without a screen: text or lines of JSON.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use super::sample::Sample;
 use super::view;
 use crate::args;
 use bulkhead_answers::args::Format;
-use bulkhead_answers::output::{told, warn};
+use bulkhead_answers::output::{self, told, warn};
 
 /// A picture with its time, printed as a line of JSON.
 #[derive(Debug, Serialize)]
@@ -30,9 +30,9 @@ struct Told<'a> {
 pub(super) fn run(args: &args::Top, first: Sample, choices: &Choices) -> anyhow::Result<ExitCode> {
     let mut tracker = Tracker::default();
     tracker.next(first);
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     let mut was_told = 0;
-    while args.count.is_none_or(|count| was_told < count) {
+    while args.count.is_none_or(|count| was_told < count) && output::has_reader() {
         std::thread::sleep(args.delay);
         was_told += 1;
         let picture = match Sample::take(&args.socket) {

@@ -1,11 +1,12 @@
 //! The file, or ring of files, of `bulkhead capture`.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, bail};
+use bulkhead_answers::output;
 use bulkhead_dataplane::io::{CaptureWriter, CapturedPacket};
 use bulkhead_dataplane::{DropReason, LinkType, PortConfig, PortId, PortKind, Verdict};
 use serde_json::Value;
@@ -61,7 +62,7 @@ impl Files {
     fn open(&mut self) -> anyhow::Result<()> {
         let name = self.name();
         let into: Box<dyn Write> = if self.path == Path::new("-") {
-            Box::new(io::stdout())
+            Box::new(output::stdout())
         } else {
             let file = File::create(&name).with_context(|| format!("cannot write {}", name.display()))?;
             Box::new(BufWriter::new(file))

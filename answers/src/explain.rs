@@ -48,7 +48,10 @@ pub fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     blocks::warnings(&engine.pipeline, &services).iter().for_each(output::warn);
     let answer = engine.answer(&mut services, &args.asked)?;
     output::answer(args.output, &answer, |out| answer.write(&engine.pipeline, out))?;
-    Ok(ExitCode::from(u8::from(!answer.is_allowed())))
+    let is_allowed = answer.is_allowed();
+    // The process ends. Freeing the state of 10,000 pods would take a tenth of the whole answer's time.
+    std::mem::forget((services, engine));
+    Ok(ExitCode::from(u8::from(!is_allowed)))
 }
 
 /// A compiled state that answers questions about connections.

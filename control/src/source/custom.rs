@@ -35,6 +35,7 @@ impl std::fmt::Display for CustomResource {
 }
 
 /// A custom resource without its position.
+#[derive(Debug)]
 pub(super) struct Described {
     kind: String,
     name: ObjectName,

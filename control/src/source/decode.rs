@@ -29,6 +29,7 @@ const POLICY_FIELDS: [&str; 3] = ["podSelector", "policyTypes", "egress"];
 const GROUP_TYPO: usize = 4;
 
 /// The result of decoding a value.
+#[derive(Debug)]
 pub(super) enum Decoded {
     /// An object of an unsupported kind, which is only counted.
     Skipped {

@@ -20,26 +20,32 @@ const MUST_BE_LISTS: [&str; 7] =
 /// Maximum number of objects in a list, and of documents in a text: three times as many as Kubernetes' largest cluster has pods.
 pub(super) const MAX_OBJECTS: usize = 1 << 19;
 
-/// A parsed document. Elements of `items` that name their own kind are already decoded.
-pub(super) struct Document<L> {
-    fields: Option<Map<String, Value>>,
-    items: Option<Items<L>>,
+/// A parsed document. An object, and elements of `items` that name their own kind, are already decoded: text is many times smaller than
+/// untyped values of it.
+pub(super) enum Document<L> {
+    /// An object that has no `items`, and whose kind is not that of a list.
+    Object(Box<Decoded>),
+    /// Any other mapping. `items` are not among the fields.
+    Mapping { fields: Map<String, Value>, items: Option<Items<L>> },
+    /// A scalar or a sequence.
+    Other,
 }
 
-enum Items<L> {
+pub(super) enum Items<L> {
     List(Vec<(Item, usize)>, PhantomData<L>),
     Null,
     Other,
 }
 
-enum Item {
+/// An element of `items`.
+pub(super) enum Item {
     Decoded(Decoded),
     /// An item without a kind, or a nested list. How to read it depends on the enclosing list.
     Undecoded(Value),
 }
 
 impl Item {
-    fn new(value: Value) -> Self {
+    pub(super) fn new(value: Value) -> Self {
         let has = |key: &str| value.get(key).is_some_and(Value::is_string);
         let nested = value.get("items").is_some();
         if has("apiVersion") && has("kind") && !nested {
@@ -65,11 +71,11 @@ impl<'de, L: Element> Visitor<'de> for DocumentVisitor<L> {
         f.write_str("an object")
     }
 
-    scalars!(|_| Document { fields: None, items: None });
+    scalars!(|_| Document::Other);
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         while access.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Document { fields: None, items: None })
+        Ok(Document::Other)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
@@ -84,7 +90,21 @@ impl<'de, L: Element> Visitor<'de> for DocumentVisitor<L> {
                 items = Some(access.next_value::<Items<L>>()?);
             }
         }
-        Ok(Document { fields: Some(fields), items })
+        let is_object = items.is_none() && identity(&fields).is_ok_and(|(_, kind)| !kind.ends_with("List"));
+        Ok(match is_object {
+            true => Document::Object(Box::new(decode(Value::Object(fields), &Inherited::default()))),
+            false => Document::Mapping { fields, items },
+        })
+    }
+}
+
+impl<L> Items<L> {
+    /// Returns the elements with their lines. `None` if `items` is not a list.
+    pub(super) fn into_list(self) -> Option<Vec<(Item, usize)>> {
+        match self {
+            Self::List(items, _) => Some(items),
+            Self::Null | Self::Other => None,
+        }
     }
 }
 
@@ -124,19 +144,33 @@ impl<'de, L: Element> Visitor<'de> for ItemsVisitor<L> {
 }
 
 impl<L> Document<L> {
+    /// Returns the document with `items` instead of its own. `None` if its own are not null, or if `items` are too many.
+    pub(super) fn with_items(self, items: Vec<(Item, usize)>) -> Option<Self> {
+        match self {
+            Self::Mapping { fields, items: Some(Items::Null) } if items.len() <= MAX_OBJECTS => {
+                Some(Self::Mapping { fields, items: Some(Items::List(items, PhantomData)) })
+            }
+            _ => None,
+        }
+    }
+
     /// Adds the document's objects to `entries`. `item_lines` holds the lines of the items for parsers that do not report them.
     pub(super) fn finish(self, document: usize, line: usize, item_lines: &[usize], entries: &mut Vec<Entry>) {
         let mut add = |line, path, decoded| entries.push(Entry { document, line, path, decoded });
         let root = FieldPath::default();
-        let Some(mut fields) = self.fields else {
-            let problem =
-                Problem::new(&root, "not an object", "write one object with apiVersion and kind in each document");
-            return add(line, root, Decoded::NoObject(problem));
+        let (mut fields, items) = match self {
+            Self::Mapping { fields, items } => (fields, items),
+            Self::Object(decoded) => return add(line, root, *decoded),
+            Self::Other => {
+                let problem =
+                    Problem::new(&root, "not an object", "write one object with apiVersion and kind in each document");
+                return add(line, root, Decoded::NoObject(problem));
+            }
         };
-        if self.items.is_none() && identity(&fields).is_err() {
+        if items.is_none() && identity(&fields).is_err() {
             return add(line, root, decode(Value::Object(fields), &Inherited::default()));
         }
-        let items_are_list = self.items.as_ref().map(|items| !matches!(items, Items::Other));
+        let items_are_list = items.as_ref().map(|items| !matches!(items, Items::Other));
         let inherited = match list_kind(&fields, items_are_list) {
             // What is no list hides no objects.
             Err(problem) if items_are_list == Some(false) && identity(&fields).is_err() => {
@@ -145,7 +179,7 @@ impl<L> Document<L> {
             Err(problem) => return add(line, root, Decoded::Unreadable(problem)),
             Ok(inherited) => inherited,
         };
-        match (inherited, self.items) {
+        match (inherited, items) {
             (Some(inherited), Some(Items::List(items, _))) => {
                 for (at, (item, own_line)) in items.into_iter().enumerate() {
                     let line = if own_line > 0 { own_line } else { item_lines.get(at).copied().unwrap_or(line) };

@@ -145,7 +145,7 @@ impl fmt::Display for Problem {
 }
 
 /// The problems and warnings found in one object.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,

@@ -67,6 +67,7 @@ mod outcome;
 mod owner;
 mod parse;
 mod path;
+mod pieces;
 mod planned;
 mod policy;
 mod raw;

@@ -15,6 +15,7 @@ pub(super) enum Model {
 }
 
 /// The result of reading one object of a supported kind, with or without errors.
+#[derive(Debug)]
 pub(super) struct Read {
     /// Kind, namespace and name for messages. Contains only the parts that could be read; empty if no part could.
     pub(super) label: String,
@@ -35,6 +36,7 @@ impl Read {
 }
 
 /// The object that the compiler uses. The variant is [`Outcome::Object`] exactly if the findings contain no problem.
+#[derive(Debug)]
 pub(super) enum Outcome {
     /// The object, read without a problem.
     Object(Object),

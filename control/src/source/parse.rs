@@ -7,6 +7,7 @@ use super::document::{Document, MAX_OBJECTS};
 use super::error::quoted;
 use super::json;
 pub(super) use super::locate::Syntax;
+use super::pieces;
 use super::tree::{Entry, GIVEN_TWICE, Tree, line_number};
 
 /// Maximum number of bytes that aliases may add to a text's scalars. Without a bound, a small file could fill the memory ("billion
@@ -17,7 +18,7 @@ const MAX_ALIASED_BYTES: usize = 64 << 20;
 const MAX_ANCHORED: usize = 1 << 17;
 
 /// Maximum length of a line of YAML in bytes. API servers limit objects to 1.5 MB. The parser copies a scalar, and looks ahead over a line.
-const MAX_YAML_LINE: usize = 1 << 24;
+pub(super) const MAX_YAML_LINE: usize = 1 << 24;
 
 const REPEATED_HELP: &str = "remove one of the two: it is undefined which one counts";
 
@@ -28,24 +29,43 @@ pub(super) struct SyntaxError {
     pub(super) help: String,
 }
 
+/// The objects of a text, in order.
+#[derive(Debug, Default)]
+pub(super) struct Parsed {
+    pub(super) entries: Vec<Entry>,
+    /// Number of documents, not counting empty ones.
+    pub(super) documents: usize,
+}
+
 /// Returns the objects of a text, in order, and its notation. If both parsers fail, the file name and the start of the text decide whose
 /// error is returned.
 pub(super) fn parse(file: &str, text: &str) -> Result<(Vec<Entry>, Syntax), SyntaxError> {
     let named_json = file.ends_with(".json");
-    if !starts_like_json(text) {
-        let parsed = parse_yaml(text).map(|entries| (entries, Syntax::Yaml));
-        return parsed.map_err(|yaml| parse_json(text).err().filter(|_| named_json).unwrap_or(yaml));
+    let likely = if starts_like_json(text) { Syntax::Json } else { Syntax::Yaml };
+    if let Some(parsed) = pieces::parse(text, likely) {
+        return Ok((parsed.entries, likely));
     }
-    // A YAML document may also start with a brace.
-    let json = match parse_json(text) {
-        Ok(entries) => return Ok((entries, Syntax::Json)),
+    let first = match whole(text, likely) {
+        Ok(parsed) => return Ok((parsed.entries, likely)),
         Err(error) => error,
     };
-    match parse_yaml(text) {
-        Ok(entries) => Ok((entries, Syntax::Yaml)),
+    if likely == Syntax::Yaml {
+        return Err(whole(text, Syntax::Json).err().filter(|_| named_json).unwrap_or(first));
+    }
+    // A YAML document may also start with a brace.
+    match whole(text, Syntax::Yaml) {
+        Ok(parsed) => Ok((parsed.entries, Syntax::Yaml)),
         // Text in a `.json` file or with a quoted first key is meant as JSON, any other text as YAML.
-        Err(_) if named_json || starts_with_quoted_key(text) => Err(json),
+        Err(_) if named_json || starts_with_quoted_key(text) => Err(first),
         Err(yaml) => Err(yaml),
+    }
+}
+
+/// Parses a text as one piece.
+pub(super) fn whole(text: &str, syntax: Syntax) -> Result<Parsed, SyntaxError> {
+    match syntax {
+        Syntax::Yaml => parse_yaml(text),
+        Syntax::Json => parse_json(text),
     }
 }
 
@@ -75,7 +95,7 @@ pub(super) fn syntax_of(text: &str) -> Syntax {
     if starts_like_json(text) && is_json() { Syntax::Json } else { Syntax::Yaml }
 }
 
-fn parse_json(text: &str) -> Result<Vec<Entry>, SyntaxError> {
+fn parse_json(text: &str) -> Result<Parsed, SyntaxError> {
     let documents = serde_json::Deserializer::from_str(text).into_iter::<Option<Document<Tree>>>();
     let documents = documents.filter_map(Result::transpose).enumerate().map(|(at, document)| match document {
         Ok(_) if at == MAX_OBJECTS => {
@@ -95,14 +115,14 @@ fn parse_json(text: &str) -> Result<Vec<Entry>, SyntaxError> {
         SyntaxError { line: Some(error.line()).filter(|&line| line > 0), text, help: help.to_owned() }
     })?;
     let outlines = json::outlines(text);
-    let mut entries = Vec::new();
+    let (mut entries, count) = (Vec::new(), documents.len());
     for (at, (document, outline)) in documents.into_iter().zip(&outlines).enumerate() {
         document.finish(at + 1, outline.line, &outline.items, &mut entries);
     }
-    Ok(entries)
+    Ok(Parsed { entries, documents: count })
 }
 
-fn parse_yaml(text: &str) -> Result<Vec<Entry>, SyntaxError> {
+fn parse_yaml(text: &str) -> Result<Parsed, SyntaxError> {
     if let Some(long) = text.split('\n').position(|line| line.len() > MAX_YAML_LINE) {
         let text = format!("the line has more than {} MiB", MAX_YAML_LINE >> 20);
         let help = "check that it is the right file; JSON may have any length of lines".to_owned();
@@ -110,18 +130,18 @@ fn parse_yaml(text: &str) -> Result<Vec<Entry>, SyntaxError> {
     }
     let documents: Vec<Spanned<Document<Spanned<Tree>>>> =
         serde_saphyr::from_multiple_with_options(text, yaml_options(text)).map_err(|error| yaml_error(text, &error))?;
-    let mut entries = Vec::new();
+    let (mut entries, count) = (Vec::new(), documents.len());
     for (at, document) in documents.into_iter().enumerate() {
         let line = line_number(&document);
         document.value.finish(at + 1, line, &[], &mut entries);
     }
-    Ok(entries)
+    Ok(Parsed { entries, documents: count })
 }
 
 /// Returns the YAML parser's limits. Every node and merge key takes at least one byte, so the text's length bounds their number. The
 /// parser's fixed limits are lifted: a real cluster exceeds them. [`Tree`] bounds each object. Only aliases expand to more than the text
 /// holds; their limits stay. The limit on nesting depth also stays, since it bounds recursion.
-fn yaml_options(text: &str) -> serde_saphyr::Options {
+pub(super) fn yaml_options(text: &str) -> serde_saphyr::Options {
     let size = text.len();
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {

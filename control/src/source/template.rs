@@ -29,6 +29,7 @@ const KINDS: [(&str, &[&str]); 7] = [
 ];
 
 /// The result of reading a workload, with or without errors.
+#[derive(Debug)]
 pub(super) struct WorkloadRead {
     pub(super) api_version: String,
     pub(super) kind: &'static str,

@@ -22,6 +22,7 @@ const MAX_WEIGHT: usize = 1 << 25;
 const VALUE_WEIGHT: usize = 64;
 
 /// An object found in a text.
+#[derive(Debug)]
 pub(super) struct Entry {
     /// The document's number in the text, from 1, not counting empty documents.
     pub(super) document: usize,

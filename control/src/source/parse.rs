@@ -18,7 +18,10 @@ const MAX_ALIASED_BYTES: usize = 64 << 20;
 const MAX_ANCHORED: usize = 1 << 17;
 
 /// Maximum length of a line of YAML in bytes. API servers limit objects to 1.5 MB. The parser copies a scalar, and looks ahead over a line.
-pub(super) const MAX_YAML_LINE: usize = 1 << 24;
+const MAX_YAML_LINE: usize = 1 << 24;
+
+/// Maximum length in bytes of a text that is tried as YAML although it looks like JSON. Only people write such YAML.
+const MAX_BRACED: usize = 1 << 24;
 
 const REPEATED_HELP: &str = "remove one of the two: it is undefined which one counts";
 
@@ -52,11 +55,15 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Vec<Entry>, Syntax), Synt
     if likely == Syntax::Yaml {
         return Err(whole(text, Syntax::Json).err().filter(|_| named_json).unwrap_or(first));
     }
+    let is_json = named_json || starts_with_quoted_key(text);
+    if is_json && text.len() > MAX_BRACED {
+        return Err(first);
+    }
     // A YAML document may also start with a brace.
     match whole(text, Syntax::Yaml) {
         Ok(parsed) => Ok((parsed.entries, Syntax::Yaml)),
         // Text in a `.json` file or with a quoted first key is meant as JSON, any other text as YAML.
-        Err(_) if named_json || starts_with_quoted_key(text) => Err(first),
+        Err(_) if is_json => Err(first),
         Err(yaml) => Err(yaml),
     }
 }
@@ -122,11 +129,25 @@ fn parse_json(text: &str) -> Result<Parsed, SyntaxError> {
     Ok(Parsed { entries, documents: count })
 }
 
+/// Returns the offset of the first line that is too long for the YAML parser.
+pub(super) fn long_line(text: &str) -> Option<usize> {
+    let mut start = 0;
+    // Looks at one line of each stretch of that length only.
+    while let Some(stretch) = text.as_bytes().get(start..=start + MAX_YAML_LINE) {
+        match stretch.iter().rposition(|&byte| byte == b'\n') {
+            Some(end) => start += end + 1,
+            None => return Some(start),
+        }
+    }
+    None
+}
+
 fn parse_yaml(text: &str) -> Result<Parsed, SyntaxError> {
-    if let Some(long) = text.split('\n').position(|line| line.len() > MAX_YAML_LINE) {
+    if let Some(long) = long_line(text) {
+        let line = 1 + text[..long].matches('\n').count();
         let text = format!("the line has more than {} MiB", MAX_YAML_LINE >> 20);
         let help = "check that it is the right file; JSON may have any length of lines".to_owned();
-        return Err(SyntaxError { line: Some(long + 1), text, help });
+        return Err(SyntaxError { line: Some(line), text, help });
     }
     let documents: Vec<Spanned<Document<Spanned<Tree>>>> =
         serde_saphyr::from_multiple_with_options(text, yaml_options(text)).map_err(|error| yaml_error(text, &error))?;

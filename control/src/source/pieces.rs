@@ -23,11 +23,12 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::thread;
 
+use serde_saphyr::Spanned;
+
 use super::document::{Document, Item, Items, MAX_OBJECTS};
 use super::locate::Syntax;
-use super::parse::{self, MAX_YAML_LINE, Parsed};
-use super::tree::{Element, Tree};
-use serde_saphyr::Spanned;
+use super::parse::{self, Parsed};
+use super::tree::{Element, Tree, line_number};
 
 /// Minimum length in bytes of a text that is cut. A shorter one is parsed in a few milliseconds.
 const MIN_LEN: usize = 1 << 18;
@@ -37,6 +38,9 @@ const MAX_THREADS: usize = 8;
 
 /// The stack of a thread in bytes: that of the main thread on Linux, since the parsers' limits on nesting are made for it.
 const STACK: usize = 8 << 20;
+
+/// Maximum length in bytes of what precedes the items of a list. `kubectl` writes three lines.
+const MAX_HEAD: usize = 1 << 12;
 
 /// Parses a text of the given notation. `None` if it is short, is written in another way, or cannot be parsed.
 pub(super) fn parse(text: &str, syntax: Syntax) -> Option<Parsed> {
@@ -66,69 +70,52 @@ fn in_threads<T: Send, R: Send>(parts: Vec<T>, parse: impl Fn(T) -> Option<R> + 
     })
 }
 
-/// A part of a text, from the start of a line.
-#[derive(Clone, Copy)]
-struct Piece<'a> {
-    text: &'a str,
-    /// Number of lines before it.
-    lines_before: usize,
+/// Cuts a text into up to `most` pieces of about equal length. `next` returns the offset of the first possible piece after an offset.
+fn cut(text: &str, range: Range<usize>, most: usize, next: impl Fn(&str) -> Option<usize>) -> Vec<Range<usize>> {
+    let mut starts = vec![range.start];
+    for part in 1..most {
+        let wanted = (range.start + range.len() / most * part).max(starts[starts.len() - 1] + 1);
+        let Some(from) = (wanted..range.end).find(|&at| text.is_char_boundary(at)) else { break };
+        let Some(start) = next(&text[from..range.end]) else { break };
+        starts.push(from + start);
+    }
+    let ends = starts.iter().skip(1).copied().chain([range.end]);
+    starts.iter().zip(ends).map(|(&start, end)| start..end).collect()
 }
 
-/// Returns the text's lines without their ends, with the offset and number of each. Both count from 0.
-fn lines(text: &str) -> impl Iterator<Item = (usize, usize, &str)> {
-    let mut offset = 0;
-    text.split_inclusive('\n').enumerate().map(move |(number, line)| {
-        let start = offset;
-        offset += line.len();
-        (start, number, line.trim_end_matches(['\n', '\r']))
-    })
+/// Returns the number of line breaks.
+fn breaks(text: &str) -> usize {
+    text.bytes().filter(|&byte| byte == b'\n').count()
 }
 
-/// Cuts `range` of a text at up to `most` of `starts`, which are offsets and line numbers in ascending order.
-fn cut<'a>(text: &'a str, range: Range<usize>, starts: &[(usize, usize)], most: usize) -> Option<Vec<Piece<'a>>> {
-    let boundary = |part: usize| {
-        let wanted = range.start + range.len() / most * part;
-        starts.get(starts.partition_point(|&(start, _)| start < wanted)).copied()
-    };
-    let mut starts: Vec<(usize, usize)> = (0..most).filter_map(boundary).collect();
-    starts.dedup();
-    let ends = starts.iter().skip(1).map(|&(start, _)| start).chain([range.end]);
-    let piece = |(&(start, lines_before), end): (&(usize, usize), usize)| {
-        text.get(start..end).map(|text| Piece { text, lines_before })
-    };
-    (starts.first()?.0 == range.start).then_some(())?;
-    starts.iter().zip(ends).map(piece).collect()
+/// Returns the line break that the text uses first.
+fn line_break(text: &str) -> &'static str {
+    let is_long = text.find('\n').is_some_and(|at| text[..at].ends_with('\r'));
+    if is_long { "\r\n" } else { "\n" }
 }
 
 /// Parses a text of several documents.
 fn documents(text: &str, syntax: Syntax, threads: usize) -> Option<Parsed> {
-    let mut starts = vec![(0, 0)];
-    for (start, number, line) in lines(text).skip(1) {
-        let is_start = match syntax {
-            Syntax::Json => line.starts_with('{'),
-            Syntax::Yaml => line == "---",
-        };
-        // A directive precedes the marker of its document.
-        if (syntax == Syntax::Yaml && line.starts_with('%')) || starts.len() > MAX_OBJECTS {
-            return None;
-        }
-        if is_start {
-            starts.push((start, number));
-        }
+    let marker = match syntax {
+        Syntax::Json => "\n{".to_owned(),
+        Syntax::Yaml => format!("\n---{}", line_break(text)),
+    };
+    let pieces = cut(text, 0..text.len(), threads, |rest| rest.find(&marker).map(|at| at + 1));
+    // A directive of YAML precedes the marker of its document.
+    let has_directives = || syntax == Syntax::Yaml && (text.starts_with('%') || text.contains("\n%"));
+    if pieces.len() == 1 || has_directives() {
+        return None;
     }
-    let pieces = cut(text, 0..text.len(), &starts, threads).filter(|pieces| pieces.len() > 1)?;
     let parsed = in_threads(pieces, |piece| {
-        let mut parsed = parse::whole(piece.text, syntax).ok()?;
-        parsed.entries.iter_mut().for_each(|entry| entry.line += piece.lines_before);
+        let lines_before = breaks(&text[..piece.start]);
+        let mut parsed = parse::whole(&text[piece], syntax).ok()?;
+        parsed.entries.iter_mut().for_each(|entry| entry.line += lines_before);
         Some(parsed)
     })?;
     let mut all = Parsed::default();
-    for parsed in parsed {
-        let entries = parsed.entries.into_iter().map(|mut entry| {
-            entry.document += all.documents;
-            entry
-        });
-        all.entries.extend(entries);
+    for mut parsed in parsed {
+        parsed.entries.iter_mut().for_each(|entry| entry.document += all.documents);
+        all.entries.append(&mut parsed.entries);
         all.documents += parsed.documents;
     }
     (all.documents <= MAX_OBJECTS).then_some(all)
@@ -136,41 +123,41 @@ fn documents(text: &str, syntax: Syntax, threads: usize) -> Option<Parsed> {
 
 /// Parses a document whose `items` are written as a block sequence of an outer block mapping.
 fn yaml_list(text: &str, threads: usize) -> Option<Parsed> {
-    let mut lines = lines(text);
-    let is_marker = |line: &str| line.starts_with("---") || line.starts_with("...") || line.starts_with('%');
-    lines
-        .find(|&(start, _, line)| line == "items:" || (start > 0 && is_marker(line)))
-        .filter(|found| found.2 == "items:")?;
-    let mut lines = lines.peekable();
-    let &(first, _, line) = lines.peek()?;
-    let marker = &line[..line.find("- ")? + 2];
-    let indent = marker.trim_start_matches(' ');
-    (indent == "- ").then_some(())?;
-    let indent = marker.len() - indent.len();
-    let (mut starts, mut end) = (Vec::new(), text.len());
-    for (start, number, line) in lines {
-        if line.len() > MAX_YAML_LINE || starts.len() > MAX_OBJECTS {
-            return None;
-        }
+    let line_break = line_break(text);
+    let key = format!("items:{line_break}");
+    let start = if text.starts_with(&key) { 0 } else { head(text).find(&format!("\n{key}"))? + 1 } + key.len();
+    let indent = text[start..].find(|letter| letter != ' ')?;
+    let marker = format!("{}- ", &text[start..start + indent]);
+    // The key is the outer mapping's, and no directive changes what tags in the items mean.
+    let goes_on = |line: &str| {
+        let is_open = |quote: char| line.matches(quote).count() % 2 == 1;
+        line.replace("{}", "").contains(['{', '[', '|', '>', '%', '\\']) || is_open('"') || is_open('\'')
+    };
+    (text[start..].starts_with(&marker) && !text[..start].lines().any(goes_on)).then_some(())?;
+    // The list ends behind its last item, at the next field of the mapping.
+    let is_inside = |line: &str| {
         let content = line.trim_start_matches(' ');
-        if line.starts_with(marker) {
-            starts.push((start, number));
-        } else if !content.is_empty() && !content.starts_with('#') && line.len() - content.len() <= indent {
-            end = start;
-            break;
-        }
-    }
-    let pieces = cut(text, first..end, &starts, threads)?;
-    let rest = [&text[..first], &text[end..]].concat();
+        line.len() - content.len() > indent || matches!(content.trim_end().chars().next(), None | Some('#'))
+    };
+    let last = start + text[start..].rfind(&format!("\n{marker}")).map_or(0, |at| at + 1);
+    let (first, rest) = text[last..].split_once('\n').unwrap_or((&text[last..], ""));
+    let others = rest.split_inclusive('\n').take_while(|line| is_inside(line)).map(str::len).sum::<usize>();
+    let end = text.len().min(last + first.len() + 1 + others);
+    let rest = [&text[..start], &text[end..]].concat();
     let mut documents: Vec<Spanned<Document<Spanned<Tree>>>> =
         serde_saphyr::from_multiple_with_options(&rest, parse::yaml_options(&rest)).ok()?;
     let document = documents.pop().filter(|_| documents.is_empty())?;
-    let line = super::tree::line_number(&document);
+    let line = line_number(&document);
+    let marker = format!("\n{marker}");
+    let pieces = cut(text, start..end, threads, |rest| rest.find(&marker).map(|at| at + 1));
     let items = in_threads(pieces, |piece| {
-        let items: Items<Spanned<Tree>> =
-            serde_saphyr::from_str_with_options(piece.text, parse::yaml_options(piece.text)).ok()?;
+        let (lines_before, text) = (breaks(&text[..piece.start]), &text[piece]);
+        if parse::long_line(text).is_some() {
+            return None;
+        }
+        let items: Items<Spanned<Tree>> = serde_saphyr::from_str_with_options(text, parse::yaml_options(text)).ok()?;
         let mut items = items.into_list()?;
-        items.iter_mut().for_each(|(_, line)| *line += piece.lines_before);
+        items.iter_mut().for_each(|(_, line)| *line += lines_before);
         Some(items)
     })?;
     list(document.value, line, items)
@@ -178,45 +165,47 @@ fn yaml_list(text: &str, threads: usize) -> Option<Parsed> {
 
 /// Parses an object whose `items` are objects that begin and end on lines of their own, all with the same indentation.
 fn json_list(text: &str, threads: usize) -> Option<Parsed> {
-    let mut lines = lines(text);
-    lines.find(|(_, _, line)| line.trim_start() == "\"items\": [")?;
-    let mut lines = lines.peekable();
-    let &(first, _, line) = lines.peek()?;
-    let indent = line.strip_suffix('{').filter(|indent| indent.trim_start().is_empty())?;
-    let (mut starts, mut ends, mut end) = (Vec::new(), Vec::new(), None);
-    for (start, number, line) in lines {
-        match line.strip_prefix(indent) {
-            _ if starts.len() > MAX_OBJECTS => return None,
-            Some("{") => starts.push((start, number)),
-            Some("}," | "}") => ends.push(start + indent.len() + 1),
-            // Between two items is no line of its own, so this is the list's end.
-            _ if ends.len() == starts.len() => {
-                end = Some(start);
-                break;
-            }
-            _ => {}
+    let line_break = line_break(text);
+    let key = format!("\"items\": [{line_break}");
+    let start = head(text).find(&key)? + key.len();
+    let indent = &text[start..start + text[start..].find(|letter| letter != ' ')?];
+    let start = start + indent.len();
+    // Behind the last item are the list's end and the object's other fields.
+    let last = format!("{line_break}{indent}}}{line_break}");
+    let end = text.rfind(&last)? + line_break.len() + indent.len() + 1;
+    let before = text[..start].trim_end().strip_suffix('[')?;
+    // The key is the outer object's.
+    (before.matches(['{', '[']).count() == 1).then_some(())?;
+    let after = text.get(end..).filter(|_| start < end)?.trim_start().strip_prefix(']')?;
+    let document: Document<Tree> = serde_json::from_str(&[before, "null", after].concat()).ok()?;
+    let line = 1 + breaks(&text[..text.find('{')?]);
+    let between = format!("{line_break}{indent}}},{line_break}{indent}{{{line_break}");
+    // Of what is between, the end of one item, the start of the next, and from there to the end.
+    let (one, next) = (line_break.len() + indent.len() + 1, line_break.len() + 1);
+    let behind = |at: usize| at + between.len() - next;
+    let pieces = cut(text, start..end, threads, |rest| rest.find(&between).map(behind));
+    let items = in_threads(pieces, |piece| {
+        let mut line = 1 + breaks(&text[..piece.start]);
+        let text = text[piece].trim_end();
+        let text = text.strip_suffix(',').unwrap_or(text);
+        let mut items = Vec::new();
+        let ends = text.match_indices(&between).map(|(at, _)| (at + one, behind(at)));
+        let mut start = 0;
+        for (end, next) in ends.chain([(text.len(), text.len())]) {
+            let tree: Tree = serde_json::from_str(&text[start..end]).ok()?;
+            items.push((Item::new(tree.into_parts().0), line));
+            line += breaks(&text[start..next]);
+            start = next;
         }
-    }
-    let end = end?;
-    // Between the end of an item and the start of the next are a comma and white space.
-    let is_apart = |(&(start, _), &end): (&(usize, usize), &usize)| {
-        text.get(end..start).is_some_and(|between| between.trim() == ",")
-    };
-    (starts.iter().skip(1).zip(&ends).all(is_apart) && text[*ends.last()?..end].trim().is_empty()).then_some(())?;
-    let rest = [text[..first].trim_end().strip_suffix('[')?, "null", text[end..].trim_start().strip_prefix(']')?];
-    let document: Document<Tree> = serde_json::from_str(&rest.concat()).ok()?;
-    let line = 1 + text[..text.find('{')?].matches('\n').count();
-    let slices: Vec<(usize, usize, usize)> =
-        starts.iter().zip(&ends).map(|(&(start, line), &end)| (start, end, line)).collect();
-    let parts: Vec<&[(usize, usize, usize)]> = slices.chunks(slices.len().div_ceil(threads)).collect();
-    let items = in_threads(parts, |part| {
-        let item = |&(start, end, line): &(usize, usize, usize)| {
-            let tree: Tree = serde_json::from_str(text.get(start..end)?).ok()?;
-            Some((Item::new(tree.into_parts().0), line + 1))
-        };
-        part.iter().map(item).collect::<Option<Vec<_>>>()
+        Some(items)
     })?;
     list(document, line, items)
+}
+
+/// Returns the start of a text, in which the key `items` is searched.
+fn head(text: &str) -> &str {
+    let length = (0..=text.len().min(MAX_HEAD)).rev().find(|&at| text.is_char_boundary(at));
+    &text[..length.unwrap_or(0)]
 }
 
 /// Returns the entries of a list. `None` if the document's `items` are not to be replaced, or are too many.

@@ -152,9 +152,23 @@ fn text_that_cannot_be_cut_is_left_to_the_whole() {
         (once(&yaml, "\nitems:\n", "\nitems: # all\n"), Syntax::Yaml),
         (list_of(&items).to_string(), Syntax::Json),
         (format!("%YAML 1.2\n---\n{yaml}"), Syntax::Yaml),
+        (format!("# it's open\n{yaml}"), Syntax::Yaml),
     ] {
         assert!(parse_in(&other, syntax, 3).is_none(), "{other}");
         assert!(parse::whole(&other, syntax).is_ok_and(|parsed| parsed.entries.len() == 12), "{other}");
+    }
+}
+
+#[test]
+fn only_the_items_of_the_outer_mapping_are_items() {
+    let inner = indented(&list_of(&values(&pods(12))));
+    for (text, objects) in [
+        (format!("{{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": null, \"metadata\": {inner}}}"), 0),
+        (format!("{{\"apiVersion\": \"v1\", \"kind\": \"List\", \"metadata\": {inner}, \"items\": null}}"), 0),
+        (format!("{{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [{inner}]}}"), 12),
+    ] {
+        assert!(parse_in(&text, Syntax::Json, 3).is_none(), "{text}");
+        assert!(parse::whole(&text, Syntax::Json).is_ok_and(|parsed| parsed.entries.len() == objects), "{text}");
     }
 }
 

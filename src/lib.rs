@@ -23,6 +23,7 @@ mod sync;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use bulkhead_answers::progress::Progress;
 use bulkhead_answers::{
     claims, classify, compile, diff, explain, learn, lint, output, reach, replay, resolve, selected,
 };
@@ -39,6 +40,12 @@ pub fn main() -> ExitCode {
         None => return bulkhead_cni::run(),
     };
     let args = <args::Args as clap::Parser>::parse_from(words);
+    // Commands that show a running vswitch never keep silent for long, or wait on purpose.
+    #[cfg(target_os = "linux")]
+    let is_live = matches!(&args.command, args::Command::Live(_));
+    #[cfg(not(target_os = "linux"))]
+    let is_live = false;
+    let progress = (!is_live).then(Progress::start);
     let outcome = match &args.command {
         args::Command::Replay(replay) => replay::run(replay),
         args::Command::Learn(learn) => learn::run(learn),
@@ -62,6 +69,7 @@ pub fn main() -> ExitCode {
         args::Command::Completions(completions) => shell::completions(completions),
         args::Command::Man(man) => shell::man(man),
     };
+    drop(progress);
     match outcome {
         Ok(answer) => answer,
         Err(error) => {

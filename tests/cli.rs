@@ -396,6 +396,25 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
+fn a_command_that_takes_long_says_what_it_does() {
+    use std::io::{BufRead, BufReader, Write};
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_bulkhead"))
+        .args(["compile", "--state", "-", "--node", "node-1"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
+    let line = told.next().unwrap().unwrap();
+    assert!(line.starts_with("reading standard input: "), "{line}");
+    child.stdin.take().unwrap().write_all(&fs::read(root().join(REDIS)).unwrap()).unwrap();
+    // What follows is not about progress, unless compiling takes two seconds more.
+    let rest: Vec<String> = told.map(Result::unwrap).collect();
+    assert!(child.wait().unwrap().success(), "{rest:?}");
+}
+
+#[test]
 fn classify_counts_wrong_answers_and_says_so_with_1() {
     let rules = scratch("two.rules", b"@10.0.0.0/24\t0.0.0.0/0\t0 : 65535\t80 : 80\t0x06/0xFF\n@0.0.0.0/0\t0.0.0.0/0\t0 : 65535\t0 : 65535\t0x00/0x00\n");
     let run = |trace: &str, code| {

@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::output;
+use crate::progress;
 
 pub use pack::Contents;
 use unpack::{Objects, Unnamed};
@@ -283,6 +284,12 @@ pub struct Sources {
     paths: Vec<PathBuf>,
 }
 
+/// The name of the path `-`.
+const STDIN: &str = "standard input";
+
+/// Maximum number of paths named while they are read.
+const MAX_NAMED: usize = 2;
+
 impl Sources {
     /// Opens the bundles among the paths.
     ///
@@ -299,6 +306,12 @@ impl Sources {
     /// # Errors
     /// See [`source::load`]; also if the objects of a bundle cannot be parsed.
     pub fn load(&self, options: &Options) -> anyhow::Result<Result<Loaded, SourceErrors>> {
+        let name = |path: &PathBuf| if path.as_os_str() == "-" { STDIN.to_owned() } else { path.display().to_string() };
+        let names: Vec<String> = self.paths.iter().map(name).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        if !names.is_empty() {
+            progress::step(format!("reading {}", output::some_of(&names, MAX_NAMED)));
+        }
         let mut loaded = match source::load(&self.paths, options.clone()) {
             Ok(loaded) => loaded,
             faults => return Ok(faults),

@@ -24,6 +24,7 @@ use bulkhead_control::reachability::Reachability;
 
 use crate::args::{State, Test, TestFormat};
 use crate::output;
+use crate::progress::{self, Unit};
 use crate::run::{self, Input};
 use report::Report;
 
@@ -52,7 +53,13 @@ pub fn run(args: &Test) -> anyhow::Result<ExitCode> {
     let pipeline = run::load(&Input::open(&state)?, Some(&args.planned))?;
     let mirror = pipeline.mirror().context("a pipeline without tables has a mirror")?;
     let reachability = Reachability::of(&pipeline, mirror);
-    let outcomes = claims.iter().map(|claim| judge::judge(claim, pipeline.cache(), &reachability));
+    progress::step_of("judging claims", claims.len() as u64, Unit::Count);
+    let judge = |claim| {
+        let outcome = judge::judge(claim, pipeline.cache(), &reachability);
+        progress::advance(1);
+        outcome
+    };
+    let outcomes = claims.iter().map(judge);
     let report = Report::new(&pipeline, claims.iter().zip(outcomes))?;
     let mut out = BufWriter::new(output::stdout());
     match args.output {

@@ -33,6 +33,7 @@ use self::forms::Form;
 use crate::args::{Diff, State};
 use crate::flows::find::Finder;
 use crate::output;
+use crate::progress;
 use crate::run::{self, Input};
 
 /// Maximum number of pods of one state only that are named in text output.
@@ -96,6 +97,7 @@ pub fn run(args: &Diff) -> anyhow::Result<ExitCode> {
     let against = State { paths: against, ..args.state.clone() };
     let new = "the new state (--against)";
     let after = run::load(&Input::open(&against).context(new)?, Some(&args.planned)).context(new)?;
+    progress::step("comparing the states");
     let states = [reachability(&before)?, reachability(&after)?];
     let difference = Difference::of(&states[0], &states[1]);
     let only = only_in(&difference);

@@ -34,6 +34,7 @@ pub mod lint;
 pub mod named;
 pub mod output;
 mod places;
+pub mod progress;
 pub mod reach;
 pub mod replay;
 pub mod resolve;

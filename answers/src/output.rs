@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 
 use crate::args::Format;
+use crate::progress;
 
 /// Whether a write to standard output has failed because its reader has exited.
 static READER_HAS_EXITED: AtomicBool = AtomicBool::new(false);
@@ -23,6 +24,7 @@ pub struct Stdout<W = StdoutLock<'static>> {
 
 /// Locks standard output.
 pub fn stdout() -> Stdout {
+    progress::before_the_answer();
     Stdout { inner: io::stdout().lock(), has_exited: &READER_HAS_EXITED }
 }
 
@@ -80,18 +82,24 @@ pub fn answer(
 
 /// Prints a warning to standard error.
 pub fn warn(warning: &(impl Display + ?Sized)) {
-    // Ignore errors: if standard error is closed, nobody can read the message.
-    let _ = writeln!(io::stderr().lock(), "warning: {warning}");
+    tell(format_args!("warning: {warning}"));
 }
 
 /// Prints a note to standard error.
 pub fn note(remark: &str) {
-    let _ = writeln!(io::stderr().lock(), "{remark}");
+    tell(format_args!("{remark}"));
 }
 
 /// Prints an error and its causes to standard error.
 pub fn report(error: &anyhow::Error) {
-    let _ = writeln!(io::stderr().lock(), "error: {}", told(error));
+    tell(format_args!("error: {}", told(error)));
+}
+
+fn tell(line: std::fmt::Arguments<'_>) {
+    progress::without_bar(|| {
+        // Ignore errors: if standard error is closed, nobody can read the message.
+        let _ = writeln!(io::stderr().lock(), "{line}");
+    });
 }
 
 /// Returns the message of an error and its causes. Skips a cause whose message is already part of an outer one.

@@ -32,6 +32,7 @@ use self::kinds::{Kinds, States};
 use self::merged::Merged;
 use crate::args::{PortProtocol, Reach, ReachFormat};
 use crate::output;
+use crate::progress;
 use crate::run::{self, Input};
 
 /// Maximum number of columns with names, in text and Markdown: with names of twenty letters they fill a wide screen.
@@ -69,6 +70,7 @@ fn of_ends(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
     let (pipeline, declared_ports) = run::load_with_ports(&Input::open(&args.state)?, &args.planned)?;
     let ends = ends(&pipeline, &args.external)?;
     let ports = if args.ports.is_empty() { declared(&declared_ports)? } else { distinct(&args.ports) };
+    progress::step("asking about every pair");
     let states = States::of(&pipeline)?;
     let kinds = Kinds::of(&ends, &states);
     match args.output {

@@ -5,7 +5,6 @@
 
 mod flows;
 pub mod logged;
-mod progress;
 mod translated;
 
 use std::fmt::Write as _;
@@ -26,10 +25,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use self::flows::Flows;
-use self::progress::Progress;
 use self::translated::{Names, Translated};
 use crate::args::{Format, Replay};
 use crate::output;
+use crate::progress::{self, Reading, Unit};
 use crate::run::{self, Attribution, Input};
 
 /// Size of the file buffer in bytes: a few system calls per megabyte.
@@ -114,20 +113,24 @@ fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<
     }
 }
 
-/// Opens a capture or flow log with a progress bar. `-` is standard input.
+/// Opens a capture or flow log, as a step of its own. `-` is standard input.
 ///
 /// # Errors
 /// If the file cannot be opened. `what` names it in the message.
-pub(crate) fn open(path: &Path, what: &str) -> anyhow::Result<BufReader<Progress>> {
+pub(crate) fn open(path: &Path, what: &str) -> anyhow::Result<BufReader<Reading<Box<dyn Read>>>> {
     let name = path.display().to_string();
-    let (source, length): (Box<dyn Read>, _) = if name == "-" {
-        (Box::new(io::stdin().lock()), None)
+    let source: Box<dyn Read> = if name == "-" {
+        progress::step("reading standard input");
+        Box::new(io::stdin().lock())
     } else {
         let file = File::open(path).with_context(|| format!("cannot open the {what} {name}"))?;
-        let length = file.metadata().ok().map(|metadata| metadata.len());
-        (Box::new(file), length)
+        match file.metadata() {
+            Ok(about) if about.is_file() => progress::step_of(&name, about.len(), Unit::Bytes),
+            _ => progress::step(format!("reading {name}")),
+        }
+        Box::new(file)
     };
-    Ok(BufReader::with_capacity(FILE_BUFFER, Progress::new(source, &name, length)))
+    Ok(BufReader::with_capacity(FILE_BUFFER, Reading(source)))
 }
 
 /// Why judging a capture stopped.

@@ -44,6 +44,7 @@ use crate::args::{Learn, Learned};
 use crate::flows::verdict::Judge;
 use crate::flows::{Observations, ObservedFlow};
 use crate::output;
+use crate::progress;
 use crate::replay::logged;
 use crate::run::{self, Input};
 
@@ -78,6 +79,7 @@ pub fn run(args: &Learn) -> anyhow::Result<ExitCode> {
     let mut out = output::stdout();
     out.write_all(lesson.yaml.as_bytes())?;
     out.flush()?;
+    progress::finish();
     let mut told = io::stderr().lock();
     // Ignore errors: if standard error is closed, nobody can read the proof.
     let _ = lesson.write(&mut told);
@@ -150,6 +152,7 @@ struct Lesson {
 }
 
 fn learn(mut state: State, flows: &[ObservedFlow], wanted: Wanted) -> anyhow::Result<Lesson> {
+    progress::step("learning from the sessions");
     let workloads = Workloads::of(state.pipeline.cache());
     let before = state.reachability()?;
     let evidence = Evidence::of(flows, &mut state.judge(&before), &workloads)?;
@@ -160,6 +163,7 @@ fn learn(mut state: State, flows: &[ObservedFlow], wanted: Wanted) -> anyhow::Re
         let learned = load_text("learned", &yaml, Strictness::Strict).map_err(|faults| anyhow::anyhow!("{faults}"))?;
         state.pipeline.apply_batch(learned.objects.into_iter().map(Event::Apply)).context("the learned policies")?;
     }
+    progress::step("proving the learned policies");
     let after = state.reachability()?;
     let surplus = Surplus::of(&policies, &workloads, &evidence, &after);
     let proof = Proof::of(&evidence, &mut state.judge(&after))?;

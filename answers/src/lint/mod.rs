@@ -45,6 +45,7 @@ use self::report::Report;
 use self::subject::Subject;
 use crate::args::{Lint, LintFormat};
 use crate::output;
+use crate::progress;
 use crate::run::{self, Input, Whole};
 use crate::translate::Services;
 
@@ -70,6 +71,7 @@ pub fn run(args: &Lint, counters: ReadCounters<'_>) -> anyhow::Result<ExitCode> 
         settings: &settings,
     };
     let hits = if args.hits.is_empty() { None } else { Some(hits::read(args, &judges, counters)?) };
+    progress::step("looking for dead rules and mistakes");
     let mut found = find(&whole, &state, &subjects, &services, &args.planned.pod_cidrs, hits.as_ref());
     found.retain(|one| focus.covers(one));
     let report = Report::new(finding::placed(&found), hits.map(|hits| hits.windows).unwrap_or_default());

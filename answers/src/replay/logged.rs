@@ -13,6 +13,7 @@ use crate::args::{Format, Replay};
 use crate::flows::verdict::{Fate, FlowVerdict, Judge};
 use crate::flows::{self, Observations, ObservedFlow, SeenEnd};
 use crate::output::{self, Columns};
+use crate::progress::{self, Unit};
 use crate::run::{self, Attribution, Input};
 
 /// Maximum number of rows in the table. JSON has all.
@@ -37,7 +38,9 @@ pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
     let mut table = Columns::new(&["SESSIONS", "FROM", "TO", "SERVICE", "VERDICT", "LOGGED", "WHY"]);
     let unread: u64 = seen.unread.values().sum();
     let flows = seen.flows();
+    progress::step_of("judging sessions", flows.len() as u64, Unit::Count);
     for (at, flow) in flows.iter().enumerate() {
+        progress::advance(1);
         let verdict = judge.judge(&flow.conversation)?;
         totals.count(flow, &verdict.fate);
         match args.output {

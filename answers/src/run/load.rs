@@ -14,7 +14,10 @@ use bulkhead_control::ties::{self, Tie};
 
 use crate::args::{Planned, State};
 use crate::bundle::Sources;
-use crate::{contests, output};
+use crate::{contests, output, progress};
+
+/// The step after reading.
+const COMPILING: &str = "compiling the policies";
 
 /// The arguments that name a state, with its opened inputs.
 pub struct Input<'a> {
@@ -132,6 +135,7 @@ pub fn load_whole(input: &Input<'_>, planned: &Planned, with_deciding: bool) -> 
     let options = input.options(Some(planned))?;
     let isolation = options.semantics.default_isolation();
     let mut loaded = read_with_services(input, &options, false)?;
+    progress::step(COMPILING);
     let (idle_rules, empty_lists) = (std::mem::take(&mut loaded.idle_rules), std::mem::take(&mut loaded.empty_lists));
     let custom = std::mem::take(&mut loaded.custom);
     tell_loaded(&loaded, &idle_rules);
@@ -195,6 +199,7 @@ fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
 
 /// Compiles objects into a pipeline. Returns the Services and EndpointSlices separately.
 fn compiled(input: &Input<'_>, pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    progress::step(COMPILING);
     let mut pipeline = pipeline.auditing(input.sources.enforcement(input.state)?);
     tell_loaded(&loaded, &SourceErrors::default());
     let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));

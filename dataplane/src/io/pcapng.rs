@@ -17,6 +17,8 @@ const MAX_BLOCK_LEN: u32 = 2 * 256 * 1024;
 const MAX_INTERFACES: usize = 1 << 16;
 /// Maximum length in bytes of an interface name; longer ones are ignored. A Kubernetes namespace and name together have at most 317.
 const MAX_NAME_LEN: usize = 1024;
+/// Maximum length in bytes of all interface names of a section: a thousand ports of pods with names of full length, ten times over.
+const MAX_NAMES_LEN: usize = 1 << 22;
 /// Bytes of a block around its body: type, length, and the repeated length.
 const FRAME_LEN: u32 = 12;
 
@@ -53,6 +55,8 @@ struct Interface {
 pub(super) struct PcapngReader {
     order: ByteOrder,
     interfaces: Vec<Interface>,
+    /// Total length in bytes of the interfaces' names.
+    names_len: usize,
     /// The last packet's time, used for simple packet blocks, which carry none.
     last_time: u64,
 }
@@ -60,7 +64,7 @@ pub(super) struct PcapngReader {
 impl PcapngReader {
     /// Reads the first section header after its block type.
     pub(super) fn open<R: Read>(source: &mut Source<R>, buffer: &mut Vec<u8>) -> Result<Self, CaptureError> {
-        let mut reader = Self { order: ByteOrder::Little, interfaces: Vec::new(), last_time: 0 };
+        let mut reader = Self { order: ByteOrder::Little, interfaces: Vec::new(), names_len: 0, last_time: 0 };
         reader.enter_section(source, buffer)?;
         Ok(reader)
     }
@@ -117,6 +121,7 @@ impl PcapngReader {
             _ => return Err(source.corrupt("the section's byte order mark is wrong")),
         };
         self.interfaces.clear();
+        self.names_len = 0;
         let len = self.order.u32(len);
         /// Frame, byte order mark, version and section length.
         const MIN_LEN: u32 = FRAME_LEN + 16;
@@ -181,6 +186,10 @@ impl PcapngReader {
             }
             _ => {}
         });
+        self.names_len += interface.name.as_ref().map_or(0, |name| name.len());
+        if self.names_len > MAX_NAMES_LEN {
+            return Err("the names of the section's interfaces have more than 4 MiB");
+        }
         self.interfaces.push(interface);
         Ok(())
     }

@@ -180,6 +180,18 @@ fn sections_of_different_byte_orders_follow_each_other() {
 }
 
 #[test]
+fn a_flood_of_interface_names_ends_with_an_error() {
+    let named = |name: u8| BOTH[0].interface(1, 0, &[BOTH[0].option(2, &[name; 1024])]);
+    let packet = BOTH[0].enhanced(0, 1, b"a", 1, &[]);
+    let many = |count| [BOTH[0].section(), named(b'a').repeat(count), packet.clone()].concat();
+    assert_eq!(read_all(&many(4096)).len(), 1);
+    assert!(error_of(&many(4097)).contains("the names of the section's interfaces have more than 4 MiB"));
+    // Each section has its own limit, and each invalid byte of a name takes three.
+    assert_eq!(read_all(&[many(4096), many(4096)].concat()).len(), 2);
+    assert!(error_of(&[BOTH[0].section(), named(0xff).repeat(1366)].concat()).contains("more than 4 MiB"));
+}
+
+#[test]
 fn files_that_are_no_captures_say_what_to_do() {
     assert!(error_of(b"").contains("x.pcap: the file is empty"));
     assert!(error_of(b"\x1f\x8b\x08\0").contains("gunzip"));

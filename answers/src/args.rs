@@ -26,7 +26,7 @@ pub use asked::Asked;
 pub use claims::{Test, TestFormat};
 pub use compile::{Compile, RendererName};
 pub use diff::{Diff, DiffFormat};
-pub use ends::{EndName, PodLabels, PortProtocol, Workload};
+pub use ends::{EndName, Focus, PodLabels, PortProtocol, Workload};
 pub use explain::Explain;
 pub use learn::{Learn, Learned};
 pub use lint::{Lint, LintFormat};

@@ -28,7 +28,7 @@ pub fn stdout() -> Stdout {
     Stdout { inner: io::stdout().lock(), has_exited: &READER_HAS_EXITED }
 }
 
-/// Whether standard output still has a reader, as far as writes have shown. A command that prints without end should stop if it has not.
+/// Returns false once a write has found that the reader of standard output has exited. A command that prints without end should then stop.
 pub fn has_reader() -> bool {
     !READER_HAS_EXITED.load(Ordering::Relaxed)
 }

@@ -32,7 +32,7 @@ static CURRENT: Mutex<Option<Step>> = Mutex::new(None);
 /// Whether a bar is on the terminal.
 static IS_DRAWN: Mutex<bool> = Mutex::new(false);
 
-/// Whether the answer is printed on a terminal. No later step is told.
+/// Whether the command prints its answer on a terminal. Later steps then stay silent.
 static IS_ANSWERING: AtomicBool = AtomicBool::new(false);
 
 /// What amounts of a step are.

@@ -78,7 +78,7 @@ fn of_ends(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
         ReachFormat::Json => json::write(&ends, &kinds, &ports, out),
         ReachFormat::Md | ReachFormat::Csv | ReachFormat::Dot | ReachFormat::Mermaid => {
             let mut merged = Merged::of(pipeline.cache(), &ends, &kinds, &ports);
-            merged.focus(&args.focus)?;
+            merged.focus(pipeline.cache(), &args.focus)?;
             match args.output {
                 ReachFormat::Csv => Ok(table::csv(&merged, out)?),
                 ReachFormat::Dot => graph::dot(&merged, out),

@@ -49,10 +49,32 @@ fn a_graph_of_more_than_50_nodes_is_refused_and_a_focus_or_a_workload_helps() {
 }
 
 #[test]
+fn a_focus_is_named_as_everywhere() {
+    let pods = ["web", "db", "api"].map(|name| (name.to_owned(), format!("app: {name}")));
+    let path = scratch("reach-names.yaml", &state(pods));
+    let of = |name: &str| reach(&path, "csv", &["--focus", name]);
+    let by_name = of("x/web");
+    assert!(by_name.contains("web") && by_name.lines().count() == 5, "{by_name}");
+    for name in ["pod/x/web", "app=web -n x", "10.0.0.1"] {
+        assert_eq!(of(name), by_name, "{name}");
+    }
+    assert_eq!(of("x").lines().count(), 7);
+    let outside = reach(&path, "csv", &["--external", "192.0.2.1", "--focus", "192.0.2.1"]);
+    assert!(outside.lines().skip(1).all(|line| line.contains("192.0.2.1")) && outside.lines().count() > 1, "{outside}");
+}
+
+#[test]
 fn a_focus_is_somebodys_name_and_for_forms_that_have_one() {
     let path = scratch("reach-focus.yaml", &state([("web".to_owned(), "app: web".to_owned())]));
     let error = refused(&path, &["-o", "md", "--focus", "x/wep"]);
-    assert!(error.contains("--focus x/wep") && error.contains("did you mean `x/web`?"), "{error}");
+    assert!(error.contains("--focus x/wep") && error.contains("did you mean x/web?"), "{error}");
+    let error = refused(&path, &["-o", "md", "--focus", "app=wep -n x"]);
+    assert!(error.contains("--focus app=wep -n x") && error.contains("did you mean app=web?"), "{error}");
+    let error = refused(&path, &["-o", "md", "--focus", "node/n9"]);
+    assert!(error.contains("--focus node/n9: no node `n9`"), "{error}");
+    let error = refused(&path, &["-o", "md", "--focus", "192.0.2.1"]);
+    assert!(error.contains("--focus 192.0.2.1: it is none of the ends") && error.contains("--external"), "{error}");
+    assert!(refused(&path, &["-o", "md", "--focus", "xx"]).contains("--focus xx: it is none of the ends"));
     assert!(refused(&path, &["--focus", "x"]).contains("add -o md, csv, dot or mermaid"));
     let to = ["--to", "service/x/web", "-o", "dot"];
     assert!(refused(&path, &to).contains("text and json"));

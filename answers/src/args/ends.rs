@@ -164,6 +164,36 @@ impl std::fmt::Display for EndName {
     }
 }
 
+/// What `reach --focus` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Focus {
+    /// All ends of a namespace: `shop`.
+    Namespace(Arc<str>),
+    /// Ends as everywhere else.
+    End(EndName),
+}
+
+impl FromStr for Focus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() || text.contains(['/', '=', ' ', ':']) || text.parse::<IpAddr>().is_ok() {
+            return text.parse().map(Self::End);
+        }
+        Ok(Self::Namespace(text.into()))
+    }
+}
+
+impl std::fmt::Display for Focus {
+    /// Writes the form that parsing accepts.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Namespace(name) => f.write_str(name),
+            Self::End(name) => name.fmt(f),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use super::{Planned, PortProtocol, State, Target};
+use super::{Focus, Planned, PortProtocol, State, Target};
 
 /// `bulkhead reach`.
 #[derive(Debug, clap::Args)]
@@ -44,9 +44,10 @@ pub struct Reach {
     /// With --to: JSON or YAML file with Service settings: service_cidrs, cluster_cidrs and others (docs/services.md)
     #[arg(long, value_name = "FILE", requires = "to")]
     pub settings: Option<PathBuf>,
-    /// With -o md, csv, dot or mermaid: show only connections of this namespace, workload or pod; may be repeated
+    /// With -o md, csv, dot or mermaid: show only connections of this namespace, pod, workload (deploy/shop/web), node (node/n1),
+    /// address or of pods with these labels ('app=web -n shop'); may be repeated
     #[arg(long, value_name = "NAMESPACE[/NAME]", conflicts_with = "to")]
-    pub focus: Vec<String>,
+    pub focus: Vec<Focus>,
     /// With -o text: draw the matrix of all pods, even if they do not fit a screen
     #[arg(long, conflicts_with = "to")]
     pub all: bool,

@@ -18,7 +18,7 @@ use super::ends::{NamedEnd, askable, ends, family};
 use super::kinds::{Answer, Kinds, States};
 use super::merged::Merged;
 use super::text::Grouped;
-use crate::args::PortProtocol;
+use crate::args::{Focus, PortProtocol};
 use crate::fabric::{Fabric, Reached};
 
 const PORTS: [PortProtocol; 3] = [
@@ -309,10 +309,12 @@ fn ends_on_the_network_of_one_node_are_the_same_end() {
 fn the_focus_keeps_what_talks_with_it() {
     let pods = [(0, 0, 1), (1, 0, 1), (2, 0, 1), (3, 0, 1)];
     // w1 talks with w0 only.
+    let text = state(&pods, &[(1, 0, 4), (1, 0, 13)]);
+    let [sets, _] = states(&text);
     let merged = |focus: &[&str]| {
-        let mut merged = merged(&state(&pods, &[(1, 0, 4), (1, 0, 13)]), &[]);
-        let names: Vec<String> = focus.iter().map(ToString::to_string).collect();
-        merged.focus(&names).map(|()| merged)
+        let mut merged = merged(&text, &[]);
+        let names: Vec<Focus> = focus.iter().map(|name| name.parse().unwrap()).collect();
+        merged.focus(sets.cache(), &names).map(|()| merged)
     };
     assert_eq!(titles(&merged(&[]).unwrap()), ["x/w0", "x/w2", "z/w1", "z/w3"]);
     assert_eq!(titles(&merged(&["z/w1"]).unwrap()), ["x/w0", "z/w1"]);
@@ -321,7 +323,16 @@ fn the_focus_keeps_what_talks_with_it() {
     assert!(of_x.is_focused() && of_x.lines().all(|line| line.from.path() != "z/w1" || line.to.path() != "z/w3"));
     let error = merged(&["z/w"]).unwrap_err().to_string();
     assert!(
-        error.contains("no namespace, workload, pod or address has this name") && error.contains("did you mean `z/w"),
+        error.starts_with("--focus z/w: no pod z/w in the state") && error.contains("it has z/p2, z/p4, z/w1, z/w3"),
         "{error}"
+    );
+    let error = merged(&["node/n1"]).unwrap_err().to_string();
+    assert!(error.contains("--focus node/n1: it is none of the ends"), "{error}");
+    // A node's host-network pods have its address.
+    let text = state(&[(0, 0, 8), (1, 0, 1)], &[]);
+    let mut of_node = super::tests::merged(&text, &[]);
+    of_node.focus(states(&text)[0].cache(), &["node/n1".parse().unwrap()]).unwrap();
+    assert!(
+        of_node.is_focused() && of_node.lines().all(|line| [line.from, line.to].iter().any(|end| end.path() == "x/w0"))
     );
 }

@@ -78,18 +78,11 @@ pub fn pods<'a>(cache: &'a Cache, name: &EndName) -> Result<Vec<&'a Arc<Pod>>, U
         pods
     };
     let all = match name {
-        EndName::Pod(name) => match cache.pod_key(name).and_then(|key| cache.pod(key)) {
+        EndName::Pod(exact) => match cache.pod_key(exact).and_then(|key| cache.pod(key)) {
             Some(pod) => vec![pod],
-            None => of(&|pod| pod.name.namespace == name.namespace && pod.workload().name == name.name),
+            None => of(&|pod| means(name, pod)),
         },
-        EndName::Workload(Workload { kind, name }) => of(&|pod| {
-            let workload = pod.workload();
-            pod.name.namespace == name.namespace && *workload.kind == **kind && workload.name == name.name
-        }),
-        EndName::Labels(PodLabels { namespace, selector }) => {
-            of(&|pod| pod.name.namespace == *namespace && selector.matches(&pod.labels))
-        }
-        EndName::Node(_) | EndName::Address(_) => Vec::new(),
+        _ => of(&|pod| means(name, pod)),
     };
     let running: Vec<_> = all.iter().copied().filter(|pod| !pod.finished).collect();
     match (all.is_empty(), running.is_empty()) {
@@ -100,6 +93,19 @@ pub fn pods<'a>(cache: &'a Cache, name: &EndName) -> Result<Vec<&'a Arc<Pod>>, U
             missing: "name a running pod",
         }),
         (true, true) => Err(unknown_pods(cache, name)),
+    }
+}
+
+/// Whether a name means a pod: by the pod's name, its workload's or its labels. Names of nodes and addresses mean none.
+pub(crate) fn means(name: &EndName, pod: &Pod) -> bool {
+    let is_of = |name: &PodName| pod.name.namespace == name.namespace && pod.workload().name == name.name;
+    match name {
+        EndName::Pod(name) => pod.name == *name || is_of(name),
+        EndName::Workload(Workload { kind, name }) => is_of(name) && *pod.workload().kind == **kind,
+        EndName::Labels(PodLabels { namespace, selector }) => {
+            pod.name.namespace == *namespace && selector.matches(&pod.labels)
+        }
+        EndName::Node(_) | EndName::Address(_) => false,
     }
 }
 

@@ -57,8 +57,13 @@ fn files(name: &str, claim: &str) -> [String; 2] {
 
 /// The program's JSON result for the one claim.
 fn judged(name: &str, claim: &str) -> Value {
-    let [state, claims] = files(name, claim);
-    let output = bulkhead(&["test", "--state", &state, "-o", "json", &claims]);
+    judged_in(&files("", "")[0], name, claim)
+}
+
+/// The program's JSON result for one claim about this state.
+fn judged_in(state: &str, name: &str, claim: &str) -> Value {
+    let [_, claims] = files(name, claim);
+    let output = bulkhead(&["test", "--state", state, "-o", "json", &claims]);
     let answer: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|_| panic!("{claim}: {}", String::from_utf8_lossy(&output.stderr)));
     let line = answer["claims"][0].clone();
@@ -172,10 +177,33 @@ fn a_failed_claim_names_rule_file_line_and_remedy_in_words() {
 }
 
 #[test]
+fn ends_are_named_as_everywhere() {
+    let of = |at: usize, end: &str| {
+        let mut line = judged(&format!("named-{at}"), &format!("never: {{from: {end}, to: shop/db}}"));
+        assert_eq!(line["result"], "fail", "{end}: {line}");
+        line["witness"].take()
+    };
+    let expected = of(0, "shop/report");
+    for (at, end) in
+        ["cronjob/shop/report", "cj/shop/report", "app=report -n shop", "pod/shop/report"].into_iter().enumerate()
+    {
+        assert_eq!(of(1 + at, end), expected, "{end}");
+    }
+    let other = judged("named-other", "never: {from: deploy/shop/report, to: shop/db}");
+    assert_eq!(other["result"], "vacuous", "{other}");
+    // A pod and its own node, which policy cannot separate.
+    let line = judged_in(REDIS, "named-node", "never: {from: node/node-1, to: default/db}");
+    assert!(line["reason"].as_str().unwrap().starts_with("no such connection exists"), "{line}");
+}
+
+#[test]
 fn a_claim_about_nobody_is_vacuous_and_fails() {
     for (at, (claim, why)) in [
         ("never: {from: {namespace: prod}, to: shop/db}", "`from` selects nobody"),
         ("never: {from: outside, to: {labels: {app: dbb}}}", "`to` selects nobody"),
+        ("never: {from: shop/dbb, to: shop/db}", "`from` selects nobody: did you mean shop/db?"),
+        ("never: {from: node/n9, to: shop/db}", "`from` selects nobody"),
+        ("never: {from: app=dbb -n shop, to: shop/db}", "`from` selects nobody: did you mean app=db?"),
         ("never: {from: 127.0.0.1, to: shop/db}", "`from` selects nobody"),
         ("only: {from: {labels: {app: x}}, to: shop/db}", "`from` selects nobody"),
         ("never: {from: shop/db, to: shop/db}", "no such connection exists"),
@@ -253,7 +281,7 @@ fn results_are_told_as_junit_and_as_sarif() {
         "<testsuites name=\"bulkhead test\" tests=\"3\" failures=\"2\">",
         "name=\"good &amp; &lt;well&gt;\"",
         "<failure type=\"fail\" message=\"shop/report -&gt; shop/db TCP 9187 over IPv4: ALLOW\">",
-        "<failure type=\"vacuous\" message=\"`from` selects nobody\">",
+        "<failure type=\"vacuous\" message=\"`from` selects nobody: the state has no pod in namespace x and no pod named y\">",
     ] {
         assert!(junit.contains(part), "{part} is not in:\n{junit}");
     }

@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use bulkhead_classifier::AddressSet;
 use bulkhead_control::cache::Cache;
-use bulkhead_control::object::{Labels, ObjectName, Pod};
+use bulkhead_control::object::{Labels, Pod};
 use bulkhead_control::reachability::Reachability;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::args::EndName;
+use crate::named::{self, Named};
 
 /// One end of a claim.
 #[derive(Debug)]
@@ -18,8 +21,8 @@ pub(super) enum Who {
     Outside,
     /// Every address in the block.
     Block(IpNet),
-    /// The pod with this name, or the pods of the workload.
-    Named(ObjectName),
+    /// A node, or pods by one name. `NAMESPACE/NAME` is the pod and the pods of the workload with that name, so that `never` covers both.
+    Named(EndName),
     /// Pods by their properties.
     Pods(PodsOf),
     /// The union of these ends.
@@ -47,6 +50,8 @@ pub(super) struct Selected {
     pub(super) nowhere: Vec<String>,
     /// Selected pods on the host network, to which no policy applies.
     pub(super) on_host: Vec<String>,
+    /// If a name means nobody: what it may have meant. `None` if nothing is similar.
+    pub(super) similar: Option<String>,
 }
 
 impl Who {
@@ -59,17 +64,20 @@ impl Who {
             Self::Block(block) => {
                 of(AddressSet::of_ranges([(block.network(), block.broadcast())]).intersect(&everything()))
             }
-            Self::Named(name) => {
-                let is_meant =
-                    |pod: &Pod| pod.name == *name || (of_workload(pod, &name.name, None) && in_own(pod, name));
-                select_pods(cache, reachability, is_meant)
-            }
+            Self::Named(name) => match named::find(cache, name) {
+                Ok(Named::Node(addresses)) => {
+                    of(AddressSet::of_ranges(addresses.into_iter().map(|address| (address, address))))
+                }
+                Ok(_) => select_pods(cache, reachability, |pod| named::means(name, pod)),
+                Err(unknown) => Selected { similar: unknown.similar, ..Selected::default() },
+            },
             Self::Pods(pods) => select_pods(cache, reachability, |pod| pods.means(cache, pod)),
             Self::AnyOf(all) => all.iter().fold(Selected::default(), |mut all, one| {
                 let one = one.select(cache, reachability);
                 all.addresses = all.addresses.union(&one.addresses);
                 all.nowhere.extend(one.nowhere);
                 all.on_host.extend(one.on_host);
+                all.similar = all.similar.or(one.similar);
                 all
             }),
         }
@@ -103,10 +111,6 @@ pub(super) fn everything() -> AddressSet {
     let v6 = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)));
     let never = NEVER_TRAVELS.iter().map(|block| (block.network(), block.broadcast()));
     AddressSet::of_ranges([v4, v6]).subtract(&AddressSet::of_ranges(never))
-}
-
-fn in_own(pod: &Pod, name: &ObjectName) -> bool {
-    pod.name.namespace == name.namespace
 }
 
 fn of_workload(pod: &Pod, name: &str, kind: Option<&str>) -> bool {

@@ -13,13 +13,14 @@ use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
 use bulkhead_classifier::{PortRange, Service, ServiceSet};
-use bulkhead_control::object::{Labels, ObjectName, Position, Transport};
+use bulkhead_control::object::{Labels, Position, Transport};
 use bulkhead_control::source;
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::ends::{PodsOf, Who};
+use crate::args::EndName;
 
 /// The known fields of a claims file, by the YAML mapping that contains them. To check and correct misspelt fields.
 pub(super) const FIELDS: [(&str, &[&str]); 4] = [
@@ -190,8 +191,8 @@ fn checked(raw: RawClaim, path: &str, file: &Arc<str>, line: usize) -> Checked<C
     })
 }
 
-const WHO: &str = "write anyone, outside, NAMESPACE/NAME, an address or block, a mapping such as {namespace: shop, labels: {app: web}}, or a \
-                   list of these";
+const WHO: &str = "write anyone, outside, NAMESPACE/NAME, KIND/NAMESPACE/NAME as in deploy/shop/web, node/NAME, labels with a namespace as in \
+                   app=web -n shop, an address or block, a mapping such as {namespace: shop, labels: {app: web}}, or a list of these";
 
 fn who(value: &Value, path: &str) -> Checked<Who> {
     match value {
@@ -214,11 +215,13 @@ fn named(text: &str, path: &str) -> Checked<Who> {
     if let Some(block) = block(text) {
         return block.map_or_else(|(problem, help)| fault(path, problem, help), |block| Ok(Who::Block(block)));
     }
-    match text.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
-            Ok(Who::Named(ObjectName::new(namespace, name)))
+    match text.parse() {
+        // A pod, and not a workload of its name.
+        Ok(EndName::Pod(name)) if name.to_string() != text => {
+            Ok(Who::Pods(PodsOf { namespaces: vec![name.namespace], pod: Some(name.name), ..PodsOf::default() }))
         }
-        _ => fault(path, format!("\"{text}\" is nobody"), WHO),
+        Ok(name) => Ok(Who::Named(name)),
+        Err(_) => fault(path, format!("\"{text}\" is nobody"), WHO),
     }
 }
 

@@ -84,7 +84,10 @@ pub(super) fn judge(claim: &Claim, cache: &Cache, reachability: &Reachability) -
 fn nobody(end: &str, selected: &Selected) -> String {
     match selected.nowhere.first() {
         Some(pod) => format!("`{end}` selects only pods without an address, such as {pod}"),
-        None => format!("`{end}` selects nobody"),
+        None => match &selected.similar {
+            Some(similar) => format!("`{end}` selects nobody: {similar}"),
+            None => format!("`{end}` selects nobody"),
+        },
     }
 }
 

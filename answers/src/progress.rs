@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::output::printable;
+use bulkhead_control::source::escaped;
 
 /// How long a command works without a word. Most answers take less.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -117,7 +117,7 @@ fn begin(what: &str, total: Option<u64>, unit: Unit) {
     if IS_ANSWERING.load(Ordering::Relaxed) {
         return;
     }
-    *locked(&CURRENT) = Some(Step { what: printable(what), done: 0, total, unit, started: Instant::now() });
+    *locked(&CURRENT) = Some(Step { what: escaped(what).into_owned(), done: 0, total, unit, started: Instant::now() });
 }
 
 /// Adds to what is done of the current step.

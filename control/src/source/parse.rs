@@ -7,7 +7,6 @@ use super::document::{Document, MAX_OBJECTS};
 use super::error::quoted;
 use super::json;
 pub(super) use super::locate::Syntax;
-use super::pieces;
 use super::tree::{Entry, GIVEN_TWICE, Tree, line_number};
 
 /// Maximum number of bytes that aliases may add to a text's scalars. Without a bound, a small file could fill the memory ("billion
@@ -44,10 +43,7 @@ pub(super) struct Parsed {
 /// error is returned.
 pub(super) fn parse(file: &str, text: &str) -> Result<(Vec<Entry>, Syntax), SyntaxError> {
     let named_json = file.ends_with(".json");
-    let likely = if starts_like_json(text) { Syntax::Json } else { Syntax::Yaml };
-    if let Some(parsed) = pieces::parse(text, likely) {
-        return Ok((parsed.entries, likely));
-    }
+    let likely = likely(text);
     let first = match whole(text, likely) {
         Ok(parsed) => return Ok((parsed.entries, likely)),
         Err(error) => error,
@@ -86,6 +82,11 @@ pub(super) fn could_be_policy(text: &str) -> bool {
     }
     let is_left_open = |kind: &str| kind.trim_start_matches(['"', '\'']).starts_with("{{");
     text.to_ascii_lowercase().contains("networkpolic") || kinds.any(is_left_open)
+}
+
+/// Returns the notation that a text is most likely written in.
+pub(super) fn likely(text: &str) -> Syntax {
+    if starts_like_json(text) { Syntax::Json } else { Syntax::Yaml }
 }
 
 fn starts_like_json(text: &str) -> bool {

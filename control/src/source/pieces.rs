@@ -27,8 +27,8 @@ use serde_saphyr::Spanned;
 
 use super::document::{Document, Item, Items, MAX_OBJECTS};
 use super::locate::Syntax;
-use super::parse::{self, Parsed};
-use super::tree::{Element, Tree, line_number};
+use super::parse::{self, Parsed, SyntaxError};
+use super::tree::{Element, Entry, Tree, line_number};
 
 /// Minimum length in bytes of a text that is cut. A shorter one is parsed in a few milliseconds.
 const MIN_LEN: usize = 1 << 18;
@@ -42,16 +42,19 @@ const STACK: usize = 8 << 20;
 /// Maximum length in bytes of what precedes the items of a list. `kubectl` writes three lines.
 const MAX_HEAD: usize = 1 << 12;
 
-/// Parses a text of the given notation. `None` if it is short, is written in another way, or cannot be parsed.
-pub(super) fn parse(text: &str, syntax: Syntax) -> Option<Parsed> {
+/// Parses a text as [`parse::parse`] does, and a long one by as many threads as there are processors.
+pub(super) fn parse(file: &str, text: &str) -> Result<(Vec<Entry>, Syntax), SyntaxError> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
-    if threads == 1 || text.len() < MIN_LEN {
-        return None;
+    if threads > 1 && text.len() >= MIN_LEN {
+        let syntax = parse::likely(text);
+        if let Some(parsed) = parse_in(text, syntax, threads) {
+            return Ok((parsed.entries, syntax));
+        }
     }
-    parse_in(text, syntax, threads)
+    parse::parse(file, text)
 }
 
-/// Parses a text by a number of threads.
+/// Parses a text of the given notation by a number of threads. `None` if it is written in another way, or cannot be parsed.
 fn parse_in(text: &str, syntax: Syntax, threads: usize) -> Option<Parsed> {
     let list = match syntax {
         Syntax::Json => json_list(text, threads),

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use super::super::Folders;
 use super::super::error::SourceError;
-use super::super::parse::{could_be_policy, parse};
+use super::super::parse::could_be_policy;
+use super::super::pieces::parse;
 use super::super::read::{ReadFault, STDIN, file_text, text_of};
 use super::Loader;
 

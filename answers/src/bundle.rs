@@ -151,6 +151,7 @@ fn is_bundle(path: &Path) -> bool {
 fn open(path: &Path, wanted: Wanted) -> anyhow::Result<Unpacked> {
     let name = path.display().to_string();
     let file = File::open(path).with_context(|| format!("cannot open the bundle {name}"))?;
+    progress::step(format!("unpacking {name}"));
     let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map_or(u64::MAX, |about| about.len());
     read(BufReader::new(file), size, wanted).with_context(|| format!("cannot use the bundle {name}"))
 }

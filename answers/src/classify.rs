@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Classify, Format};
 use crate::output;
+use crate::progress;
 
 /// Measuring time: long enough for a pass with warm caches, short enough to finish a set in a second.
 const TIMED: Duration = Duration::from_millis(300);
@@ -29,10 +30,13 @@ pub fn run(args: &Classify) -> anyhow::Result<ExitCode> {
     let count = rules.len();
     let resident = reset_peak();
     let started = Instant::now();
+    progress::step("building the tables");
     let tables = Tables::build(rules).with_context(|| args.rules.display().to_string())?;
     let build = started.elapsed();
     let peak = peak().zip(resident).map(|(peak, resident)| peak.saturating_sub(resident));
+    progress::step("comparing with the rules");
     let mismatches: usize = [1, 8, 32, 256].iter().map(|&burst| classbench::mismatches(&tables, &trace, burst)).sum();
+    progress::step("measuring");
     let keys: Vec<Key> = trace.iter().map(|&(key, _)| key).collect();
     let [one, vector, frame] = [1, 32, 256].map(|burst| nanoseconds(&tables, &keys, burst));
     let report = json!({

@@ -36,6 +36,7 @@ use bulkhead_answers::args::Asked;
 use bulkhead_answers::bundle;
 use bulkhead_answers::explain::{Answer, Engine};
 use bulkhead_answers::output::{self, printable};
+use bulkhead_answers::progress;
 use bulkhead_answers::translate::Services;
 use changes::Changes;
 use seen::Seen;
@@ -96,6 +97,7 @@ pub fn open(path: &Path) -> anyhow::Result<File> {
             "cannot open the journal {name}\n  help: if the vswitch runs in a container, copy the file out and pass it with --journal"
         )
     })?;
+    progress::step(format!("reading {name}"));
     let about = file.metadata().with_context(|| format!("cannot read the journal {name}"))?;
     let help = "pass the file journal-NODE of journal.folder, or a copy of it";
     if !about.is_file() {
@@ -188,6 +190,7 @@ fn told(history: &History<'_>, args: &Why, (at, now): (u64, Option<u64>), name: 
     let (since, generation, denying) = (rfc3339(state.since), state.generation, state.is_denying);
     let seen = seen::find(history, args, &then, at);
     let remarks = remarks(history, at, denying);
+    progress::step("looking for changes since then");
     let changes = changes::find(history, (&mut state, engine), &then, asked, end)?;
     let text = String::from_utf8_lossy(&text).into_owned();
     let then = Then { since, generation, denying, answer: then, text };

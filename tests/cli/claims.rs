@@ -191,6 +191,10 @@ fn ends_are_named_as_everywhere() {
     }
     let other = judged("named-other", "never: {from: deploy/shop/report, to: shop/db}");
     assert_eq!(other["result"], "vacuous", "{other}");
+    // A workload of a namespace called `node` is written like a node.
+    let state = scratch("claims-node.yaml", CHART.replace("shop", "node").as_bytes());
+    let line = judged_in(&state, "named-namespace", "never: {from: node/report, to: node/db}");
+    assert_eq!(line["witness"]["from"], "node/report", "{line}");
     // A pod and its own node, which policy cannot separate.
     let line = judged_in(REDIS, "named-node", "never: {from: node/node-1, to: default/db}");
     assert!(line["reason"].as_str().unwrap().starts_with("no such connection exists"), "{line}");

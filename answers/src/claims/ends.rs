@@ -64,13 +64,21 @@ impl Who {
             Self::Block(block) => {
                 of(AddressSet::of_ranges([(block.network(), block.broadcast())]).intersect(&everything()))
             }
-            Self::Named(name) => match named::find(cache, name) {
-                Ok(Named::Node(addresses)) => {
-                    of(AddressSet::of_ranges(addresses.into_iter().map(|address| (address, address))))
+            Self::Named(name) => {
+                // A pod or workload of a namespace called `node` is written like a node.
+                let in_node = match name {
+                    EndName::Node(node) => Some(EndName::Pod(EndName::of_namespace_node(node))),
+                    _ => None,
+                };
+                let by_name = |pod: &Pod| named::means(in_node.as_ref().unwrap_or(name), pod);
+                match named::find(cache, name) {
+                    Ok(Named::Node(addresses)) => {
+                        of(AddressSet::of_ranges(addresses.into_iter().map(|address| (address, address))))
+                    }
+                    Ok(_) => select_pods(cache, reachability, by_name),
+                    Err(unknown) => Selected { similar: unknown.similar, ..select_pods(cache, reachability, by_name) },
                 }
-                Ok(_) => select_pods(cache, reachability, |pod| named::means(name, pod)),
-                Err(unknown) => Selected { similar: unknown.similar, ..Selected::default() },
-            },
+            }
             Self::Pods(pods) => select_pods(cache, reachability, |pod| pods.means(cache, pod)),
             Self::AnyOf(all) => all.iter().fold(Selected::default(), |mut all, one| {
                 let one = one.select(cache, reachability);

@@ -18,14 +18,15 @@ static READER_HAS_EXITED: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 pub struct Stdout<W = StdoutLock<'static>> {
     inner: W,
+    /// Whether anything was written.
+    has_begun: bool,
     /// Set by the first broken pipe.
     has_exited: &'static AtomicBool,
 }
 
 /// Locks standard output.
 pub fn stdout() -> Stdout {
-    progress::before_the_answer();
-    Stdout { inner: io::stdout().lock(), has_exited: &READER_HAS_EXITED }
+    Stdout { inner: io::stdout().lock(), has_begun: false, has_exited: &READER_HAS_EXITED }
 }
 
 /// Returns false once a write has found that the reader of standard output has exited. A command that prints without end should then stop.
@@ -51,6 +52,10 @@ impl<W> Stdout<W> {
 
 impl<W: Write> Write for Stdout<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.has_begun {
+            self.has_begun = true;
+            progress::before_the_answer();
+        }
         self.unless_exited(bytes.len(), |inner| inner.write(bytes))
     }
 
@@ -212,7 +217,7 @@ mod tests {
     #[test]
     fn output_is_discarded_after_a_broken_pipe_and_only_then() {
         static HAS_EXITED: AtomicBool = AtomicBool::new(false);
-        let mut out = Stdout { inner: Pipe(5), has_exited: &HAS_EXITED };
+        let mut out = Stdout { inner: Pipe(5), has_begun: false, has_exited: &HAS_EXITED };
         out.write_all(b"abcde").unwrap();
         assert_eq!(out.flush().unwrap_err().kind(), io::ErrorKind::StorageFull, "any other error is one");
         assert!(!HAS_EXITED.load(Ordering::Relaxed));

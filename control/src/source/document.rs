@@ -31,6 +31,7 @@ pub(super) enum Document<L> {
     Other,
 }
 
+/// The value of a document's `items`. Each element of the list has its line, from 1, or 0 if the parser does not report it.
 pub(super) enum Items<L> {
     List(Vec<(Item, usize)>, PhantomData<L>),
     Null,

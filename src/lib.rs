@@ -40,7 +40,7 @@ pub fn main() -> ExitCode {
         None => return bulkhead_cni::run(),
     };
     let args = <args::Args as clap::Parser>::parse_from(words);
-    // Commands that show a running vswitch never keep silent for long, or wait on purpose.
+    // Commands for a running vswitch do not report steps: they print what arrives, or wait on purpose.
     #[cfg(target_os = "linux")]
     let is_live = matches!(&args.command, args::Command::Live(_));
     #[cfg(not(target_os = "linux"))]

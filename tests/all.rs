@@ -72,6 +72,7 @@ mod e2e_nftables_run;
 mod e2e_nodes;
 mod e2e_pod_host_port;
 mod e2e_ports;
+mod e2e_progress;
 mod e2e_prometheus;
 mod e2e_reasons;
 mod e2e_redis;

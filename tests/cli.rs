@@ -405,13 +405,15 @@ fn a_command_that_takes_long_says_what_it_does() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
-    let line = told.next().unwrap().unwrap();
-    assert!(line.starts_with("reading standard input: "), "{line}");
-    child.stdin.take().unwrap().write_all(&fs::read(root().join(REDIS)).unwrap()).unwrap();
-    // What follows is not about progress, unless compiling takes two seconds more.
-    let rest: Vec<String> = told.map(Result::unwrap).collect();
-    assert!(child.wait().unwrap().success(), "{rest:?}");
+    let (send, receive) = std::sync::mpsc::channel();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let reader = std::thread::spawn(move || lines.for_each(|line| drop(send.send(line))));
+    // Without a report, the command would wait for its input forever.
+    let line = receive.recv_timeout(std::time::Duration::from_secs(60));
+    let written = child.stdin.take().unwrap().write_all(&fs::read(root().join(REDIS)).unwrap());
+    assert!(child.wait().unwrap().success() && written.is_ok());
+    reader.join().unwrap();
+    assert!(line.as_ref().is_ok_and(|line| line.starts_with("reading standard input: ")), "{line:?}");
 }
 
 #[test]

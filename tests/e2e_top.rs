@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::lab::lasting::{PATIENCE, answers, connect, echo, inside};
-use crate::lab::netns::{eventually, run};
+use crate::lab::netns::eventually;
+use crate::lab::screen::Screen;
 use crate::lab::{Lab, policy};
 use crate::require;
 use serde_json::Value;
@@ -64,53 +65,10 @@ impl Drop for Denied {
     }
 }
 
-/// The name of the tmux session in which `top` runs. Drop kills the session.
-struct Screen(String);
-
-impl Screen {
-    /// Starts `top` in a terminal of this size. A line with its exit code follows its end.
-    fn start(lab: &Lab, size: (u16, u16), words: &str) -> Self {
-        let name = format!("bulkhead-{}", lab.node.name());
-        let socket = lab.path("admin.sock");
-        let top = format!(
-            "{} top --socket {} -d 0.3 {words}; echo ended with $?; sleep 600",
-            env!("CARGO_BIN_EXE_bulkhead"),
-            socket.display()
-        );
-        let (width, height) = (size.0.to_string(), size.1.to_string());
-        let screen = Self(name);
-        screen.tmux(&["new-session", "-d", "-x", &width, "-y", &height, &top]);
-        screen
-    }
-
-    fn tmux(&self, words: &[&str]) -> String {
-        let all = [&["-L", &self.0, "-f", "/dev/null"], words].concat();
-        run("tmux", &all)
-    }
-
-    fn shown(&self) -> String {
-        self.tmux(&["capture-pane", "-p"])
-    }
-
-    fn shows(&self, text: &str) {
-        eventually(text, || {
-            let shown = self.shown();
-            if !shown.contains(text) {
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            shown.contains(text)
-        });
-    }
-
-    fn press(&self, keys: &str) {
-        self.tmux(&["send-keys", keys]);
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let _ = Command::new("tmux").args(["-L", &self.0, "kill-server"]).output();
-    }
+/// Runs `top` in a terminal of 100 columns and 30 lines.
+fn top(lab: &Lab) -> Screen {
+    let (program, socket) = (env!("CARGO_BIN_EXE_bulkhead"), lab.path("admin.sock"));
+    Screen::start(lab.node.name(), (100, 30), &format!("{program} top --socket {} -d 0.3", socket.display()))
 }
 
 #[test]
@@ -118,7 +76,7 @@ fn a_screen_shows_what_is_dropped_and_who_denies_it_and_obeys_keys() {
     require!("tmux");
     let (mut lab, client) = lab_with_a_session();
     let denied = Denied::start(&lab);
-    let screen = Screen::start(&lab, (100, 30), "");
+    let screen = top(&lab);
     for text in [
         "node-1  ready",
         "policy_denied",
@@ -185,7 +143,7 @@ fn a_vswitch_that_goes_away_is_told_and_what_it_counts_anew_makes_no_leap() {
     let mut lab = lab();
     lab.start(&only_redis());
     let denied = Denied::start(&lab);
-    let screen = Screen::start(&lab, (100, 30), "");
+    let screen = top(&lab);
     screen.shows("policy_denied");
     lab.kill();
     screen.shows("no answer, trying again: cannot reach a vswitch at");

@@ -285,10 +285,10 @@ pub struct Sources {
     paths: Vec<PathBuf>,
 }
 
-/// The name of the path `-`.
+/// The words for the path `-` in progress reports.
 const STDIN: &str = "standard input";
 
-/// Maximum number of paths named while they are read.
+/// Maximum number of paths that a progress report names; it counts the others. More would not fit a line.
 const MAX_NAMED: usize = 2;
 
 impl Sources {

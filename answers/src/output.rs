@@ -13,29 +13,35 @@ use crate::progress;
 /// Whether a write to standard output has failed because its reader has exited.
 static READER_HAS_EXITED: AtomicBool = AtomicBool::new(false);
 
-/// Standard output. Once its reader has exited, as in `bulkhead test ... | head`, it discards what is written, so that the command still
-/// ends with the exit code of its answer.
+/// A writer to standard output for answers. Writing fails if standard output cannot be written, except that a broken pipe is no error: the
+/// reader of a pipe has exited, as in `bulkhead test ... | head`. This and all later writes are then discarded and succeed, so that the
+/// command ends with the exit code of its answer. The first write ends the command's [progress] reports on a terminal.
 #[derive(Debug)]
 pub struct Stdout<W = StdoutLock<'static>> {
     inner: W,
-    /// Whether anything was written.
+    /// Whether `write` was called before.
     has_begun: bool,
-    /// Set by the first broken pipe.
+    /// Whether a write has found a broken pipe. Shared by all writers of the process.
     has_exited: &'static AtomicBool,
 }
 
-/// Locks standard output.
+/// Locks standard output, and returns a writer for the answer. Blocks while another thread holds the lock.
 pub fn stdout() -> Stdout {
     Stdout { inner: io::stdout().lock(), has_begun: false, has_exited: &READER_HAS_EXITED }
 }
 
-/// Returns false once a write has found that the reader of standard output has exited. A command that prints without end should then stop.
+/// Returns false once a write to standard output has found a broken pipe, since its reader has exited. A command that prints without end must
+/// then stop. Returns true before any write.
 pub fn has_reader() -> bool {
     !READER_HAS_EXITED.load(Ordering::Relaxed)
 }
 
 impl<W> Stdout<W> {
-    /// Calls `write` unless the reader has exited. Returns `discarded` if it has, or if `write` finds that it has.
+    /// Returns the result of `write`, but `discarded` in place of a broken pipe. After a broken pipe, returns `discarded` without calling
+    /// `write`.
+    ///
+    /// # Errors
+    /// Any other error of `write`.
     fn unless_exited<T>(&mut self, discarded: T, write: impl FnOnce(&mut W) -> io::Result<T>) -> io::Result<T> {
         if self.has_exited.load(Ordering::Relaxed) {
             return Ok(discarded);
@@ -87,20 +93,21 @@ pub fn answer(
 
 /// Prints a warning to standard error.
 pub fn warn(warning: &(impl Display + ?Sized)) {
-    tell(format_args!("warning: {warning}"));
+    print_line(format_args!("warning: {warning}"));
 }
 
 /// Prints a note to standard error.
 pub fn note(remark: &str) {
-    tell(format_args!("{remark}"));
+    print_line(format_args!("{remark}"));
 }
 
 /// Prints an error and its causes to standard error.
 pub fn report(error: &anyhow::Error) {
-    tell(format_args!("error: {}", told(error)));
+    print_line(format_args!("error: {}", told(error)));
 }
 
-fn tell(line: std::fmt::Arguments<'_>) {
+/// Prints a line to standard error, in place of the progress bar.
+fn print_line(line: std::fmt::Arguments<'_>) {
     progress::without_bar(|| {
         // Ignore errors: if standard error is closed, nobody can read the message.
         let _ = writeln!(io::stderr().lock(), "{line}");
@@ -200,7 +207,7 @@ impl Columns {
 mod tests {
     use super::*;
 
-    /// A pipe with room for some bytes and then without a reader.
+    /// A pipe whose reader exits after this number of bytes. Flushing fails with another error once they are written.
     struct Pipe(usize);
 
     impl Write for Pipe {

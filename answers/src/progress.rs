@@ -1,50 +1,56 @@
-//! Tells on standard error what a command is doing once it takes longer than two seconds.
+//! Reports on standard error which step a command works at, if the command takes longer than two seconds.
 //!
 //! ```text
-//!  command --step--> the step in hand <--every 100 ms-- thread --> a bar on a terminal
+//!  command --step--> the current step <--every 100 ms-- thread --> a bar on a terminal
 //!                                                              '-> a line in a log
 //! ```
-//! **Invariant.** A terminal shows nothing of it once the command prints its answer there.
+//! **Invariant.** While the command prints its answer on a terminal, no bar is drawn there.
 
 use std::io::{self, IsTerminal, Read, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bulkhead_control::source::escaped;
 
-/// How long a command works without a word. Most answers take less.
+/// The time from the start of a command to its first report. Most commands end before.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Interval between redraws of the bar. Ten per second look smooth.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Interval between lines in a log while one step goes on.
+/// Interval between lines in a log about the same step: a log of a slow command stays short.
 const REMINDER: Duration = Duration::from_secs(30);
 
 /// Minimum width of the bar in columns. A narrower one is not drawn.
 const SHORTEST_BAR: usize = 10;
 
-/// The step that the command works at. `None` before the first step, and after the last.
-static CURRENT: Mutex<Option<Step>> = Mutex::new(None);
+/// The state of this process's report.
+static STATE: Mutex<State> = Mutex::new(State { step: None, is_drawn: false, is_answering: false });
 
-/// Whether a bar is on the terminal.
-static IS_DRAWN: Mutex<bool> = Mutex::new(false);
+/// What the command works at, and what is on its terminal.
+#[derive(Debug)]
+struct State {
+    /// The step that the command works at. `None` before the first step, and after the last.
+    step: Option<Step>,
+    /// Whether the terminal shows a bar.
+    is_drawn: bool,
+    /// Whether the command has begun to print its answer on a terminal. Later steps are then not reported.
+    is_answering: bool,
+}
 
-/// Whether the command prints its answer on a terminal. Later steps then stay silent.
-static IS_ANSWERING: AtomicBool = AtomicBool::new(false);
-
-/// What amounts of a step are.
+/// The unit of a step's amounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes of a file.
     Bytes,
-    /// Anything else: claims, sessions, pods.
+    /// Items, such as claims or sessions.
     Count,
 }
 
 impl Unit {
+    /// Formats an amount: `1.46 KiB` of bytes, `1500` items.
     fn amount(self, amount: u64) -> String {
         match self {
             Self::Bytes => bytes(amount),
@@ -56,131 +62,136 @@ impl Unit {
 /// A part of a command's work.
 #[derive(Debug)]
 struct Step {
-    /// What is being done, such as `reading state.json`.
+    /// The work in words, such as `reading state.json`.
     what: String,
-    /// Amount done so far, and in total. The total is `None` if it is unknown.
+    /// The amount of work done so far, in `unit`.
     done: u64,
+    /// The whole amount of work, in `unit`. `None` if it is unknown.
     total: Option<u64>,
     unit: Unit,
     started: Instant,
 }
 
-/// Tells the command's steps until it is dropped.
+/// The thread that reports the command's steps. Dropping it ends the thread and removes the bar.
 #[derive(Debug)]
 pub struct Progress {
-    /// Whether to end, and its signal.
-    end: Arc<(Mutex<bool>, Condvar)>,
-    /// `None` where there are no threads.
+    /// Ends the thread when it is dropped. `None` only while `Progress` is dropped.
+    end: Option<Sender<()>>,
+    /// `None` if the system has no threads. Then nothing is reported.
     thread: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Starts telling.
+    /// Starts the thread.
     pub fn start() -> Self {
-        let end = Arc::new((Mutex::new(false), Condvar::new()));
-        let its_end = Arc::clone(&end);
-        let mut teller = Teller { started: Instant::now(), told: None };
-        let tell = move || {
-            let (is_over, signal) = &*its_end;
-            let mut is_over = locked(is_over);
-            while !*is_over {
-                is_over = signal.wait_timeout(is_over, INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
-                teller.tell();
+        let (end, ended) = mpsc::channel();
+        let mut reporter = Reporter { started: Instant::now(), last_line: None };
+        let report = move || {
+            while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                reporter.report();
             }
         };
-        Self { end, thread: std::thread::Builder::new().name("progress".into()).spawn(tell).ok() }
+        Self { end: Some(end), thread: std::thread::Builder::new().name("progress".into()).spawn(report).ok() }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        finish();
-        *locked(&self.end.0) = true;
-        self.end.1.notify_one();
+        drop(self.end.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        finish();
     }
 }
 
-/// Says what the command does from now on. The amount of work is unknown.
+/// Begins a step whose amount of work is unknown.
 pub fn step(what: impl AsRef<str>) {
     begin(what.as_ref(), None, Unit::Count);
 }
 
-/// Says what the command does from now on, and how much of it there is.
+/// Begins a step whose work has a known amount, in `unit`.
 pub fn step_of(what: impl AsRef<str>, total: u64, unit: Unit) {
     begin(what.as_ref(), Some(total), unit);
 }
 
 fn begin(what: &str, total: Option<u64>, unit: Unit) {
-    if IS_ANSWERING.load(Ordering::Relaxed) {
-        return;
+    let mut state = state();
+    if !state.is_answering {
+        let what = escaped(what).into_owned();
+        state.step = Some(Step { what, done: 0, total, unit, started: Instant::now() });
     }
-    *locked(&CURRENT) = Some(Step { what: escaped(what).into_owned(), done: 0, total, unit, started: Instant::now() });
 }
 
-/// Adds to what is done of the current step.
+/// Adds an amount to the work done of the current step, in the step's unit.
 pub fn advance(amount: u64) {
-    if let Some(step) = &mut *locked(&CURRENT) {
+    if let Some(step) = &mut state().step {
         step.done += amount;
     }
 }
 
 /// Ends the current step, and removes the bar.
 pub fn finish() {
-    *locked(&CURRENT) = None;
-    without_bar(|| {});
+    let mut state = state();
+    state.step = None;
+    state.remove_bar();
 }
 
-/// Calls `write`, which writes lines to standard error, while no bar is on the terminal.
+/// Calls `write`, which prints lines to standard error, after removing the bar from the terminal. The next report draws it again.
 pub(crate) fn without_bar(write: impl FnOnce()) {
-    let mut is_drawn = locked(&IS_DRAWN);
-    if *is_drawn {
-        show("\r\x1b[K");
-        *is_drawn = false;
-    }
+    let mut state = state();
+    state.remove_bar();
     write();
 }
 
-/// Ends the current step if the answer goes to the terminal on which the bar is.
+/// Ends all reports if standard output is a terminal. Must be called before the first byte of the answer.
 pub(crate) fn before_the_answer() {
     if io::stdout().is_terminal() {
-        IS_ANSWERING.store(true, Ordering::Relaxed);
+        state().is_answering = true;
         finish();
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn show(text: &str) {
-    // Ignore errors: the progress is not essential.
+impl State {
+    fn remove_bar(&mut self) {
+        if std::mem::take(&mut self.is_drawn) {
+            print("\r\x1b[K");
+        }
+    }
+}
+
+fn print(text: &str) {
+    // Ignore errors: the command does not depend on its reports.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Decides what to write, and when.
+/// Decides what to report, and when.
 #[derive(Debug)]
-struct Teller {
+struct Reporter {
+    /// When the command started.
     started: Instant,
-    /// When the last line of a log was written, and its step. `None` before the first.
-    told: Option<(Instant, String)>,
+    /// The time of the last line in a log, and the step that it named. `None` before the first line, and always on a terminal.
+    last_line: Option<(Instant, String)>,
 }
 
-impl Teller {
-    fn tell(&mut self) {
-        let current = locked(&CURRENT);
+impl Reporter {
+    /// Reports the current step if that is due.
+    fn report(&mut self) {
+        // Locked until the bar is drawn, so that the bar does not outlive its step.
+        let mut state = state();
         let columns = columns();
-        if let Some(text) = current.as_ref().and_then(|step| self.text(step, Instant::now(), columns)) {
-            // The step cannot end meanwhile, so the bar does not outlive it.
-            let mut is_drawn = locked(&IS_DRAWN);
-            *is_drawn = columns.is_some();
-            show(&text);
+        if let Some(text) = state.step.as_ref().and_then(|step| self.text(step, Instant::now(), columns)) {
+            state.is_drawn = columns.is_some();
+            print(&text);
         }
     }
 
-    /// Returns the text to write at a time: a bar for a terminal with `columns`, or a line for a log. `None` if nothing is due.
+    /// Returns the text to print at the time `now`: a bar for a terminal that is `columns` wide, or a line for a log if `columns` is `None`.
+    /// Returns `None` if nothing is due.
     fn text(&mut self, step: &Step, now: Instant, columns: Option<usize>) -> Option<String> {
         if now.duration_since(self.started) < PATIENCE {
             return None;
@@ -189,11 +200,11 @@ impl Teller {
         if let Some(columns) = columns {
             return Some(format!("\r{}\x1b[K", line(step, elapsed, columns)));
         }
-        let is_due = self.told.as_ref().is_none_or(|(when, what)| {
+        let is_due = self.last_line.as_ref().is_none_or(|(when, what)| {
             now.duration_since(*when) >= if *what == step.what { REMINDER } else { PATIENCE }
         });
         is_due.then(|| {
-            self.told = Some((now, step.what.clone()));
+            self.last_line = Some((now, step.what.clone()));
             let of = |total| format!(", {} of {}", step.unit.amount(step.done), step.unit.amount(total));
             let amount = step.total.map(of).unwrap_or_default();
             format!("{}: {}{amount}\n", step.what, seconds(elapsed.as_secs_f64()))
@@ -201,7 +212,7 @@ impl Teller {
     }
 }
 
-/// A reader whose bytes advance the current step.
+/// A reader that adds the bytes it reads to the current step.
 pub(crate) struct Reading<R>(pub(crate) R);
 
 impl<R: Read> Read for Reading<R> {
@@ -212,26 +223,27 @@ impl<R: Read> Read for Reading<R> {
     }
 }
 
-/// Formats a time in whole seconds: `1m 30s`.
+/// Formats a number of seconds, rounded to whole ones: `1m 30s`. Formats a number that is not finite, or negative, as `0s`.
 fn seconds(count: f64) -> String {
     let whole = Duration::try_from_secs_f64(count.round()).unwrap_or(Duration::ZERO);
     humantime::format_duration(whole).to_string()
 }
 
-/// Returns the width of the terminal on standard error. `None` if it is not a terminal.
+/// Returns the width in columns of the terminal on standard error. `None` if standard error is not a terminal.
 #[cfg(target_os = "linux")]
 fn columns() -> Option<usize> {
     rustix::termios::tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Returns `None`: the width is unknown on other systems.
+/// Returns the width in columns of the terminal on standard error: always `None`, since only Linux reports it here. Commands then report in
+/// lines, as in a log.
 #[cfg(not(target_os = "linux"))]
 const fn columns() -> Option<usize> {
     None
 }
 
-/// Returns the step's name, a bar, its amounts and the remaining time, or the name and the time so far if the step has no known end. One
-/// column shorter than the terminal to keep the cursor in the line.
+/// Returns a step's line on a terminal: name, bar, amounts and remaining time, or name and elapsed time if the total amount is unknown. Has
+/// one column less than the terminal, so that the cursor stays in the line.
 fn line(step: &Step, elapsed: Duration, columns: usize) -> String {
     let room = columns.saturating_sub(1);
     let Some(total) = step.total else {
@@ -259,7 +271,7 @@ fn line(step: &Step, elapsed: Duration, columns: usize) -> String {
     whole.chars().take(room).collect()
 }
 
-/// Formats a size: `15 B`, `1.46 KiB`.
+/// Formats a number of bytes with a binary unit: `15 B`, `1.46 KiB`.
 fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if count < 1024 {
@@ -296,28 +308,28 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_for_two_seconds_then_a_bar_or_each_step_once_and_again_after_half_a_minute() {
+    fn reports_begin_after_two_seconds_and_a_log_names_each_step_once_and_again_after_half_a_minute() {
         let started = Instant::now();
         let at = |millis| started + Duration::from_millis(millis);
         let reading = step_at("reading s.json", 0, None, Unit::Count, started);
         let judging = step_at("judging", 30, Some(100), Unit::Count, at(1000));
-        let mut bar = Teller { started, told: None };
+        let mut bar = Reporter { started, last_line: None };
         assert_eq!(bar.text(&reading, at(1999), Some(80)), None);
         assert_eq!(bar.text(&reading, at(2000), Some(80)).unwrap(), "\rreading s.json 2s\x1b[K");
         assert!(bar.text(&judging, at(2100), Some(80)).unwrap().ends_with("░ 30/100 3s\x1b[K"));
-        let mut log = Teller { started, told: None };
-        let told: Vec<(u64, String)> = (0..500)
+        let mut log = Reporter { started, last_line: None };
+        let lines: Vec<(u64, String)> = (0..500)
             .map(|tick| tick * 100)
             .filter_map(|time| Some((time, log.text(if time < 3000 { &reading } else { &judging }, at(time), None)?)))
             .collect();
         let expected =
             [(2000, "reading s.json: 2s\n"), (4000, "judging: 3s, 30 of 100\n"), (34_000, "judging: 33s, 30 of 100\n")];
-        assert_eq!(told, expected.map(|(time, text)| (time, text.to_owned())));
+        assert_eq!(lines, expected.map(|(time, text)| (time, text.to_owned())));
     }
 
     #[test]
     fn bytes_have_a_unit_of_1024_of_the_one_before() {
-        let told = [0, 1023, 1024, 1500, 1_500_000, u64::MAX].map(bytes);
-        assert_eq!(told, ["0 B", "1023 B", "1.00 KiB", "1.46 KiB", "1.43 MiB", "16.00 EiB"]);
+        let texts = [0, 1023, 1024, 1500, 1_500_000, u64::MAX].map(bytes);
+        assert_eq!(texts, ["0 B", "1023 B", "1.00 KiB", "1.46 KiB", "1.43 MiB", "16.00 EiB"]);
     }
 }

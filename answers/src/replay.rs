@@ -113,7 +113,7 @@ fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<
     }
 }
 
-/// Opens a capture or flow log, as a step of its own. `-` is standard input.
+/// Opens a capture or flow log, and begins a progress step that ends with the file. `-` is standard input.
 ///
 /// # Errors
 /// If the file cannot be opened. `what` names it in the message.

@@ -4,7 +4,7 @@ mod config;
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -63,7 +63,8 @@ pub fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
     let contents = Contents { node: kept.node.clone(), made, settings, attached, members };
     let path = args.output.clone().unwrap_or_else(|| named(&contents));
     if path.as_os_str() == "-" {
-        contents.pack(output::stdout())?;
+        // Not `output::stdout`: a truncated bundle is useless, so a broken pipe is an error here.
+        contents.pack(io::stdout().lock())?;
         return Ok(ExitCode::SUCCESS);
     }
     // Names and addresses of the cluster are confidential.

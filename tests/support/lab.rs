@@ -15,6 +15,7 @@ pub mod bulk;
 pub mod lasting;
 pub mod netns;
 pub mod router;
+pub mod screen;
 pub mod station;
 pub mod watched;
 

@@ -164,12 +164,12 @@ impl std::fmt::Display for EndName {
     }
 }
 
-/// What `reach --focus` names.
+/// A name that `reach --focus` takes. A text without `/`, `=`, `:` and spaces that is no address is a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Focus {
     /// All ends of a namespace: `shop`.
     Namespace(Arc<str>),
-    /// Ends as everywhere else.
+    /// The ends that `explain` would take for this name.
     End(EndName),
 }
 

@@ -21,7 +21,8 @@ pub(super) enum Who {
     Outside,
     /// Every address in the block.
     Block(IpNet),
-    /// A node, or pods by one name. `NAMESPACE/NAME` is the pod and the pods of the workload with that name, so that `never` covers both.
+    /// A node, or pods that one name selects. `NAMESPACE/NAME` selects the pod and also the pods of the workload with that name, so that
+    /// `never` covers both.
     Named(EndName),
     /// Pods by their properties.
     Pods(PodsOf),
@@ -50,7 +51,8 @@ pub(super) struct Selected {
     pub(super) nowhere: Vec<String>,
     /// Selected pods on the host network, to which no policy applies.
     pub(super) on_host: Vec<String>,
-    /// If a name means nobody: what it may have meant. `None` if nothing is similar.
+    /// A sentence that suggests an existing name, such as `did you mean shop/web?`. `None` if every name of the end exists in the state, or
+    /// if nothing is similar to one that does not.
     pub(super) similar: Option<String>,
 }
 

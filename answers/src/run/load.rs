@@ -16,7 +16,7 @@ use crate::args::{Planned, State};
 use crate::bundle::Sources;
 use crate::{contests, output, progress};
 
-/// The step after reading.
+/// The progress step after reading a state.
 const COMPILING: &str = "compiling the policies";
 
 /// The arguments that name a state, with its opened inputs.

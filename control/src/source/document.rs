@@ -20,8 +20,8 @@ const MUST_BE_LISTS: [&str; 7] =
 /// Maximum number of objects in a list, and of documents in a text: three times as many as Kubernetes' largest cluster has pods.
 pub(super) const MAX_OBJECTS: usize = 1 << 19;
 
-/// A parsed document. An object, and elements of `items` that name their own kind, are already decoded: text is many times smaller than
-/// untyped values of it.
+/// A parsed document. An object, and elements of `items` that name their own kind, are decoded while the text is parsed, because untyped
+/// values need several times the memory of their text.
 pub(super) enum Document<L> {
     /// An object that has no `items`, and whose kind is not that of a list.
     Object(Box<Decoded>),
@@ -31,15 +31,20 @@ pub(super) enum Document<L> {
     Other,
 }
 
-/// The value of a document's `items`. Each element of the list has its line, from 1, or 0 if the parser does not report it.
+/// The value of the field `items` of a document.
 pub(super) enum Items<L> {
+    /// A list. Each element is beside the line in the text on which it starts, from 1; 0 if the parser does not report lines (JSON). `L` is
+    /// the type as which the parser reads an element.
     List(Vec<(Item, usize)>, PhantomData<L>),
+    /// `null`, or no value, which YAML reads as `null`.
     Null,
+    /// A mapping or a scalar.
     Other,
 }
 
-/// An element of `items`.
+/// An element of the list `items`.
 pub(super) enum Item {
+    /// An object that names its apiVersion and kind.
     Decoded(Decoded),
     /// An item without a kind, or a nested list. How to read it depends on the enclosing list.
     Undecoded(Value),
@@ -100,7 +105,7 @@ impl<'de, L: Element> Visitor<'de> for DocumentVisitor<L> {
 }
 
 impl<L> Items<L> {
-    /// Returns the elements with their lines. `None` if `items` is not a list.
+    /// Returns the list's elements, each with its line as in [`Items::List`]. `None` if the value is null, a mapping or a scalar.
     pub(super) fn into_list(self) -> Option<Vec<(Item, usize)>> {
         match self {
             Self::List(items, _) => Some(items),
@@ -145,7 +150,8 @@ impl<'de, L: Element> Visitor<'de> for ItemsVisitor<L> {
 }
 
 impl<L> Document<L> {
-    /// Returns the document with `items` instead of its own. `None` if its own are not null, or if `items` are too many.
+    /// Replaces the value of the document's `items`, which must be null, by this list. `None` if the document has no `items`, if their value
+    /// is not null, or if the list has more than [`MAX_OBJECTS`] elements.
     pub(super) fn with_items(self, items: Vec<(Item, usize)>) -> Option<Self> {
         match self {
             Self::Mapping { fields, items: Some(Items::Null) } if items.len() <= MAX_OBJECTS => {

@@ -35,7 +35,7 @@ pub(super) struct SyntaxError {
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
     pub(super) entries: Vec<Entry>,
-    /// Number of documents, not counting empty ones.
+    /// Number of documents in the text that are not empty.
     pub(super) documents: usize,
 }
 
@@ -64,7 +64,10 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Vec<Entry>, Syntax), Synt
     }
 }
 
-/// Parses a text as one piece.
+/// Returns the objects of a text that is read in this notation only, in order.
+///
+/// # Errors
+/// If the text is not valid in the notation, or exceeds a limit.
 pub(super) fn whole(text: &str, syntax: Syntax) -> Result<Parsed, SyntaxError> {
     match syntax {
         Syntax::Yaml => parse_yaml(text),
@@ -84,7 +87,7 @@ pub(super) fn could_be_policy(text: &str) -> bool {
     text.to_ascii_lowercase().contains("networkpolic") || kinds.any(is_left_open)
 }
 
-/// Returns the notation that a text is most likely written in.
+/// Returns the notation to try first: JSON if the text starts with a brace, else YAML.
 pub(super) fn likely(text: &str) -> Syntax {
     if starts_like_json(text) { Syntax::Json } else { Syntax::Yaml }
 }
@@ -130,10 +133,10 @@ fn parse_json(text: &str) -> Result<Parsed, SyntaxError> {
     Ok(Parsed { entries, documents: count })
 }
 
-/// Returns the offset of the first line that is too long for the YAML parser.
+/// Returns the offset in bytes of the first line that is too long for the YAML parser. `None` if no line is.
 pub(super) fn long_line(text: &str) -> Option<usize> {
     let mut start = 0;
-    // Looks at one line of each stretch of that length only.
+    // Only a stretch without a line break matters, so most lines need no look.
     while let Some(stretch) = text.as_bytes().get(start..=start + MAX_YAML_LINE) {
         match stretch.iter().rposition(|&byte| byte == b'\n') {
             Some(end) => start += end + 1,

@@ -33,10 +33,10 @@ use super::tree::{Element, Entry, Tree, line_number};
 /// Minimum length in bytes of a text that is cut. A shorter one is parsed in a few milliseconds.
 const MIN_LEN: usize = 1 << 18;
 
-/// Maximum number of threads. Allocations of more would wait for each other.
+/// Maximum number of threads: on a large machine, one command leaves most processors to others.
 const MAX_THREADS: usize = 8;
 
-/// The stack of a thread in bytes: that of the main thread on Linux, since the parsers' limits on nesting are made for it.
+/// Stack size of a thread in bytes: the usual one of the main thread on Linux, because the parsers' limits on nesting depth suit it.
 const STACK: usize = 8 << 20;
 
 /// Maximum length in bytes of what precedes the items of a list. `kubectl` writes three lines.
@@ -63,7 +63,8 @@ fn parse_in(text: &str, syntax: Syntax, threads: usize) -> Option<Parsed> {
     list.or_else(|| documents(text, syntax, threads))
 }
 
-/// Calls `parse` for each part in a thread of its own. `None` if any returns `None`.
+/// Calls `parse` for each part in a thread of its own, and returns the results in the order of the parts. `None` if a call returns `None` or
+/// panics, or if a thread cannot be started.
 fn in_threads<T: Send, R: Send>(parts: Vec<T>, parse: impl Fn(T) -> Option<R> + Sync) -> Option<Vec<R>> {
     let parse = &parse;
     thread::scope(|scope| {
@@ -73,7 +74,8 @@ fn in_threads<T: Send, R: Send>(parts: Vec<T>, parse: impl Fn(T) -> Option<R> + 
     })
 }
 
-/// Cuts a text into up to `most` pieces of about equal length. `next` returns the offset of the first possible piece after an offset.
+/// Cuts a range of a text into up to `most` pieces of about equal length, and returns their ranges of bytes. `next` gets the rest of the text
+/// and returns the offset in it at which the next piece may start; `None` if none may.
 fn cut(text: &str, range: Range<usize>, most: usize, next: impl Fn(&str) -> Option<usize>) -> Vec<Range<usize>> {
     let mut starts = vec![range.start];
     for part in 1..most {
@@ -86,18 +88,18 @@ fn cut(text: &str, range: Range<usize>, most: usize, next: impl Fn(&str) -> Opti
     starts.iter().zip(ends).map(|(&start, end)| start..end).collect()
 }
 
-/// Returns the number of line breaks.
+/// Returns the number of line breaks in a text.
 fn breaks(text: &str) -> usize {
     text.bytes().filter(|&byte| byte == b'\n').count()
 }
 
-/// Returns the line break that the text uses first.
+/// Returns the first line break of a text, `\n` or `\r\n`. Returns `\n` if the text has none.
 fn line_break(text: &str) -> &'static str {
     let is_long = text.find('\n').is_some_and(|at| text[..at].ends_with('\r'));
     if is_long { "\r\n" } else { "\n" }
 }
 
-/// Parses a text of several documents.
+/// Parses a text of several documents. `None` if it has one document, directives, too many documents, or a piece that cannot be parsed.
 fn documents(text: &str, syntax: Syntax, threads: usize) -> Option<Parsed> {
     let marker = match syntax {
         Syntax::Json => "\n{".to_owned(),
@@ -124,7 +126,8 @@ fn documents(text: &str, syntax: Syntax, threads: usize) -> Option<Parsed> {
     (all.documents <= MAX_OBJECTS).then_some(all)
 }
 
-/// Parses a document whose `items` are written as a block sequence of an outer block mapping.
+/// Parses a YAML document whose `items` are written as a block sequence of the outer block mapping. `None` if they are written in another
+/// way, or if a piece cannot be parsed.
 fn yaml_list(text: &str, threads: usize) -> Option<Parsed> {
     let line_break = line_break(text);
     let key = format!("items:{line_break}");
@@ -166,7 +169,8 @@ fn yaml_list(text: &str, threads: usize) -> Option<Parsed> {
     list(document.value, line, items)
 }
 
-/// Parses an object whose `items` are objects that begin and end on lines of their own, all with the same indentation.
+/// Parses a JSON object whose `items` begin and end on lines of their own, all with the same indentation. `None` if they are written in another
+/// way, or if a piece cannot be parsed.
 fn json_list(text: &str, threads: usize) -> Option<Parsed> {
     let line_break = line_break(text);
     let key = format!("\"items\": [{line_break}");
@@ -205,13 +209,13 @@ fn json_list(text: &str, threads: usize) -> Option<Parsed> {
     list(document, line, items)
 }
 
-/// Returns the start of a text, in which the key `items` is searched.
+/// Returns the first [`MAX_HEAD`] bytes of a text, or fewer so that no character is cut.
 fn head(text: &str) -> &str {
     let length = (0..=text.len().min(MAX_HEAD)).rev().find(|&at| text.is_char_boundary(at));
     &text[..length.unwrap_or(0)]
 }
 
-/// Returns the entries of a list. `None` if the document's `items` are not to be replaced, or are too many.
+/// Returns the entries of the document that starts on `line`, from 1, with these items. `None` in the cases of [`Document::with_items`].
 fn list<L: Element>(document: Document<L>, line: usize, items: Vec<Vec<(Item, usize)>>) -> Option<Parsed> {
     let items: Vec<_> = items.into_iter().flatten().collect();
     let mut entries = Vec::new();

@@ -17,7 +17,7 @@ const MAX_BLOCK_LEN: u32 = 2 * 256 * 1024;
 const MAX_INTERFACES: usize = 1 << 16;
 /// Maximum length in bytes of an interface name; longer ones are ignored. A Kubernetes namespace and name together have at most 317.
 const MAX_NAME_LEN: usize = 1024;
-/// Maximum length in bytes of all interface names of a section: a thousand ports of pods with names of full length, ten times over.
+/// Maximum total length in bytes of the interface names of a section. Ten thousand pods with names of full length have 3.2 MB.
 const MAX_NAMES_LEN: usize = 1 << 22;
 /// Bytes of a block around its body: type, length, and the repeated length.
 const FRAME_LEN: u32 = 12;

@@ -21,9 +21,10 @@ const ALONE: [&str; 9] = [
 ];
 
 /// Tests that do not depend on the attachment and run with one only, as prefixes of module names.
-const ONCE: [&str; 7] = [
+const ONCE: [&str; 8] = [
     "e2e_identity",
     "e2e_nftables",
+    "e2e_progress",
     "e2e_prometheus",
     "e2e_service_flood",
     "e2e_service_health",

@@ -54,7 +54,7 @@ pub fn monitor(args: &args::Monitor) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends a stream once the reader of standard output has exited.
+/// Returns `Break`, which ends a stream, once the reader of standard output has exited.
 fn while_read() -> ControlFlow<()> {
     if output::has_reader() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }

@@ -76,12 +76,14 @@ impl Node {
         self.plug_with(id, |port| port);
     }
 
-    /// Adds a port that `change` has changed.
+    /// Adds a port that `change` has changed, and waits until every worker knows it.
     fn plug_with(&mut self, id: PortId, change: impl FnOnce(LoopbackPort) -> LoopbackPort) {
         let (port, other) = LoopbackPort::pair(1024);
         let port = change(port);
         self.vswitch.add_port(id, 0, Box::new(port));
         self.peers[id.index()] = Some(LoopbackPeer::new(other, self.vswitch.pool().sibling()));
+        // A worker that does not know the port yet drops packets to it.
+        self.vswitch.confirm();
     }
 
     fn send(&mut self, id: PortId, frame: &[u8]) {

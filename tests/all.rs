@@ -45,6 +45,7 @@ mod e2e_added_ports;
 mod e2e_admin;
 mod e2e_attacks;
 mod e2e_audit;
+mod e2e_big_tcp;
 mod e2e_bulk;
 mod e2e_capabilities;
 mod e2e_changes;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use crate::lab::bulk::Bulk;
 use crate::lab::netns::{Netns, eventually};
-use crate::lab::{Dump, Lab, Pod, is_tc, policy};
+use crate::lab::{Dump, Lab, is_tc, policy};
 
 /// A policy: the server accepts packets from pods with this label and from the marker.
 fn from(app: &str) -> String {
@@ -247,64 +247,4 @@ fn bulk_connections_are_renewed_without_leaving_the_kernel() {
     // worker is late, the program sends up to three copies.
     assert!(to_worker < 16 * 45 * 5 * 3, "{summary:#}");
     assert!(forwarded > segments / 2, "{summary:#}");
-}
-
-/// Regression: packets longer than an IPv4 header can express have a total length of 0. The tc program treated them as malformed and sent
-/// their segments to the worker. Connections then had a fifth of their speed and lost the packets above the port's limit. An uplink that
-/// does not accept such packets segments them as well.
-#[test]
-fn tcp_packets_longer_than_an_ipv4_header_tells_stay_in_the_kernel() {
-    require!("iperf3");
-    if !is_tc() {
-        println!("skipped: with attach: xdp pods send no segments to cut");
-        return;
-    }
-    let mut lab = Lab::new();
-    lab.pod("client", "{app: client}");
-    lab.pod("server", "{app: server}");
-    lab.outside();
-    lab.more_config.push_str("big_tcp: 196608\n");
-    lab.start(&from("client"));
-    let client = lab.get("client");
-    client.netns.exec("sysctl -w net.ipv4.tcp_congestion_control=reno");
-    let to_pod = longest_packets(client, &lab.get("server").netns, &lab.get("server").v4);
-    let out = longest_packets(client, lab.outside.as_ref().unwrap(), "172.18.0.100");
-    let summary = lab.stop();
-    let count = |at: &str| summary.pointer(at).and_then(serde_json::Value::as_u64).unwrap();
-    let (to_worker, forwarded) = (count("/workers/0/received"), count("/flow_cache/forwarded"));
-    println!("packets of {to_pod} and {out} bytes; {forwarded} segments in the kernel, {to_worker} by the worker");
-    for longest in [to_pod, out] {
-        assert!(!kernel_has_big_tcp() || longest > 65_535, "packets of {longest} bytes");
-    }
-    assert_eq!(count("/ports/default~1client/limited"), 0, "{summary:#}");
-    assert!(to_worker < forwarded / 10, "{summary:#}");
-}
-
-/// Average length of a bulk connection's packets, in bytes, in the best of 15 intervals. While the machine is busy, TCP sends shorter
-/// packets.
-fn longest_packets(client: &Pod, server: &Netns, address: &str) -> u64 {
-    let received = || {
-        let read = |what| server.exec(&format!("cat /sys/class/net/eth0/statistics/rx_{what}"));
-        ["bytes", "packets"].map(|what| read(what).trim().parse::<u64>().unwrap())
-    };
-    let serving = server.serve("iperf3 -s -1", 5201);
-    let sending = client.netns.spawn(&format!("iperf3 -c {address} -t 2"));
-    let (mut last, mut longest) = (received(), 0);
-    for _ in 0..15 {
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        let now = received();
-        longest = longest.max((now[0] - last[0]) / (now[1] - last[1]).max(1));
-        last = now;
-    }
-    assert!(sending.wait().status.success());
-    serving.wait();
-    longest
-}
-
-/// Whether the kernel is at least Linux 6.3.
-fn kernel_has_big_tcp() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
-    let version = [numbers.next(), numbers.next()].map(Option::unwrap_or_default);
-    version >= [6, 3]
 }

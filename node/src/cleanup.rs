@@ -6,12 +6,13 @@ use std::process::ExitCode;
 use bulkhead_dataplane::io::remove_tc_datapath;
 
 use super::config::{Config, DEFAULT_PINS, Pins};
+use super::datapath::EarlierLimits;
 use super::kernel::TRUNK;
 use super::{host_port, log, nft};
 use crate::args::Cleanup;
 
-/// Removes pinned links and maps, the trunk, the nftables table, and the host port's interfaces if the configuration creates them. Returns
-/// exit code 0 even if it finds nothing.
+/// Removes pinned links and maps, the trunk, the nftables table, and the host port's interfaces if the configuration creates them. Restores
+/// the interfaces' limits that `big_tcp` changed. Returns exit code 0 even if it finds nothing.
 ///
 /// # Errors
 /// If a vswitch runs in this network namespace, the configuration is invalid, or the kernel refuses a removal.
@@ -25,7 +26,9 @@ pub fn cleanup(args: &Cleanup) -> anyhow::Result<ExitCode> {
         Pins::Path(path) => Some(path),
         Pins::None => None,
     };
+    // First, because it fails if a vswitch runs.
     let mut had = remove_tc_datapath(&TRUNK.map(str::to_owned), pins.as_deref())?;
+    had |= pins.as_deref().and_then(EarlierLimits::below).is_some_and(|earlier| earlier.restore());
     had |= nft::cleanup()?;
     had |= config.as_ref().map(host_port::remove).transpose()?.unwrap_or_default();
     log::info(if had { "removed everything that a vswitch left in the kernel" } else { "found nothing to remove" });

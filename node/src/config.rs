@@ -67,7 +67,7 @@ pub(crate) struct Config {
     pub flow_lease: Duration,
     /// With [`Attach::Tc`], the maximum time that the kernel forwards established flows while the process is away.
     pub away_grace: Duration,
-    /// The maximum size in bytes of pods' TCP packets over IPv4. `None` keeps the kernel's setting.
+    /// The maximum size in bytes of pods' TCP packets. `None` keeps the kernel's setting.
     pub big_tcp: Option<u32>,
     /// Rate limit of the packets that the tc programs pass from each port to the workers.
     pub slow_path: SlowPathConfig,

@@ -32,7 +32,7 @@ use super::interfaces::{AttachError, Datapath, Interfaces, OpenError, Opening};
 use super::links::Pace;
 use super::log;
 use super::notice::Notice;
-use big_tcp::BigTcp;
+pub(super) use big_tcp::EarlierLimits;
 pub(super) use flow_cache::{Accounts, Cached};
 use tc::{TcOpenable, TcOpening, TcPorts};
 use xdp::{XdpAttachment, XdpDatapath, XdpOpening};
@@ -83,7 +83,7 @@ struct NewPort {
 /// Settings of the datapath, constant while the process runs.
 pub(super) struct DatapathConfig {
     pub mode: Mode,
-    /// The maximum size in bytes of pods' TCP packets over IPv4, and the uplink's interface. `None` keeps the kernel's size.
+    /// The maximum size in bytes of pods' TCP packets, and the uplink's interface. `None` keeps the kernel's size.
     pub big_tcp: Option<(u32, Option<Arc<str>>)>,
     /// Whether to attach even to an interface that carries the node's default route (`--force`).
     pub force: bool,
@@ -122,7 +122,7 @@ impl LinuxDatapath {
         let events = vswitch.event_channel();
         Self {
             kind: match tc {
-                Some(tc) => Kind::Tc(TcPorts::new(tc, big_tcp.map(|(bytes, uplink)| BigTcp::new(bytes, uplink)))),
+                Some(tc) => Kind::Tc(TcPorts::new(tc, big_tcp)),
                 None => Kind::Xdp(XdpDatapath::new(mode, umem, flow_cache)),
             },
             force,
@@ -371,6 +371,9 @@ impl Datapath for LinuxDatapath {
     fn end(&mut self, entry: &PortEntry) {
         if let Some(id) = self.composer.id_of(&entry.name) {
             self.vswitch.end_port(id);
+        }
+        if let Kind::Tc(tc) = &self.kind {
+            tc.forget(entry);
         }
     }
 }

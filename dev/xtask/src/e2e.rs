@@ -8,9 +8,10 @@ use crate::step::tests;
 const SIDE_BY_SIDE: &str = "4";
 
 /// Tests that run alone, as prefixes of module names.
-const ALONE: [&str; 9] = [
+const ALONE: [&str; 10] = [
     "e2e_attacks",
     "e2e_bench",
+    "e2e_big_tcp",
     "e2e_bulk",
     "e2e_changes",
     "e2e_flow_cache",
@@ -21,7 +22,8 @@ const ALONE: [&str; 9] = [
 ];
 
 /// Tests that do not depend on the attachment and run with one only, as prefixes of module names.
-const ONCE: [&str; 8] = [
+const ONCE: [&str; 9] = [
+    "e2e_big_tcp",
     "e2e_identity",
     "e2e_nftables",
     "e2e_progress",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bulkhead_dataplane::io::{FlowSlot, KernelFlows, LinkStatus, TcAttachment, TcDatapath, XskError};
 
-use super::big_tcp::BigTcp;
+use super::big_tcp::{BigTcp, EarlierLimits};
 use super::flow_cache::{Account, Accounts};
 use crate::config::PortEntry;
 use crate::interfaces::{AttachError, OpenError};
@@ -93,8 +93,21 @@ pub(super) struct TcPorts {
 }
 
 impl TcPorts {
-    /// Creates the state without any attachment.
-    pub(super) fn new(datapath: Arc<TcDatapath>, big_tcp: Option<BigTcp>) -> Self {
+    /// Creates the state without any attachment. `big_tcp` is the maximum size in bytes of pods' TCP packets, and the uplink's interface. With
+    /// `None`, the limits are restored that a previous process changed.
+    pub(super) fn new(datapath: Arc<TcDatapath>, big_tcp: Option<(u32, Option<Arc<str>>)>) -> Self {
+        let earlier = datapath.pins().and_then(EarlierLimits::below);
+        let big_tcp = match big_tcp {
+            Some((bytes, uplink)) => Some(BigTcp::new(bytes, uplink, earlier)),
+            None => {
+                if earlier.is_some_and(|earlier| earlier.restore()) {
+                    log::info(
+                        "big_tcp is no longer set: the interfaces have their earlier maximum TCP packet size again",
+                    );
+                }
+                None
+            }
+        };
         let accounts = Accounts::new(Some(Arc::clone(&datapath) as Arc<dyn KernelFlows>));
         Self { datapath, big_tcp, accounts }
     }
@@ -136,6 +149,11 @@ impl TcPorts {
         if let Some(account) = attachment.account.take() {
             self.accounts.end(&entry.name, &account);
         }
+    }
+
+    /// Forgets a port whose interface is gone.
+    pub(super) fn forget(&self, entry: &PortEntry) {
+        self.big_tcp.iter().for_each(|big_tcp| big_tcp.end(entry));
     }
 
     /// Makes the programs drop all packets from and to the port.

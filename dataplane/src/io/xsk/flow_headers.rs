@@ -4,7 +4,8 @@
 //!   key = zeros, slot
 //!   IPv4: key.source, key.destination = the packet's        IPv6: the same, 16 bytes each
 //!   IPv4 without options, no fragment, or IPv6 without extension headers; hop limit above 1       | else: miss
-//!   the packet is as long as its IP header says, or longer than 65,535 bytes (BIG TCP)            | else: miss
+//!   the packet is as long as its IP header says                                                   | else: miss
+//!   BIG TCP instead: a length of 0, segments, and more than 65,535 bytes; IPv6: a jumbo header    | else: miss
 //!   UDP: its length is not more than the packet's and holds its header                            | else: miss
 //!   TCP: its header is in the packet; ACK, unless it is a reset                                    | else: miss
 //!   SYN, FIN and RST: an XDP program misses; a tc program stores them                            (tc/handshake.rs, tc/away.rs)
@@ -14,7 +15,9 @@
 //! Every check equals one of the worker's fast path, or is stricter.
 
 use super::flow_layout::{action, key, value};
-use super::flow_stack::{ACKNOWLEDGEMENT, AT, CONTEXT, CONTROL, DATA, DATA_END, HEADERS, KEY, LENGTH, SEQUENCE, STACK};
+use super::flow_stack::{
+    ACKNOWLEDGEMENT, AT, CONTEXT, CONTROL, DATA, DATA_END, HEADERS, JUMBO, KEY, LENGTH, SEQUENCE, STACK,
+};
 use super::instruction::Operation::{Add, And, Or, ShiftLeft, ShiftRight};
 use super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
 use super::instruction::Width::{Byte, Double, Short, Word};
@@ -24,8 +27,10 @@ use super::instruction::{Assembler, Instruction};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Place {
     V6,
-    /// The length of the IP header is in a register.
+    /// The IPv4 packet's length is in a register.
     Told,
+    /// The IPv6 packet's length is in a register.
+    ToldV6,
     Datagram,
     Segment,
     HasAck,
@@ -98,7 +103,7 @@ pub(super) enum Place {
     /// The flow's idle timeout is in a register.
     Timed,
 }
-use Place::{Datagram, HasAck, Known, Miss, Segment, Told, V6};
+use Place::{Datagram, HasAck, Known, Miss, Segment, Told, ToldV6, V6};
 
 /// Ethernet, IPv4 and IPv6 headers, in bytes.
 pub(super) const ETHERNET: i32 = 14;
@@ -106,6 +111,10 @@ pub(super) const IPV4: i32 = 20;
 pub(super) const IPV6: i32 = 40;
 /// Offset of the IP header in the frame.
 pub(super) const HEADER: i16 = 14;
+/// Bytes of the hop-by-hop header that holds nothing but the length of a longer packet (RFC 2675).
+pub(super) const JUMBO_HEADER: i32 = 8;
+/// The longest packet whose length an IPv4 header can tell, and the longest payload that an IPv6 header can, in bytes.
+const LONGEST_TOLD: i32 = 65_535;
 /// Bytes of the UDP header, and of the TCP header without options.
 const UDP: i32 = 8;
 const TCP: i32 = 20;
@@ -128,13 +137,14 @@ pub(super) const FIN: i32 = 0x01;
 pub(super) const SYN: i32 = 0x02;
 pub(super) const RST: i32 = 0x04;
 
-/// Clears key, acknowledgement number and flags, and stores the slot of register `slot` in the key. `slot` must not be 1.
+/// Clears key, acknowledgement number, flags and [`JUMBO`], and stores the slot of register `slot` in the key. `slot` must not be 1.
 pub(super) fn clear_key(program: &mut Assembler<Place>, slot: u8) {
     program.push([Instruction::set(1, 0)]);
     for at in (0..key::LEN).step_by(8) {
         program.store(Double, STACK, 1, KEY + at);
     }
     program.store(Double, STACK, 1, ACKNOWLEDGEMENT);
+    program.store(Double, STACK, 1, JUMBO);
     program.store(Word, STACK, slot, KEY + key::SLOT);
 }
 
@@ -177,26 +187,24 @@ fn parse_v4(program: &mut Assembler<Place>, extent: Extent) {
     program.load(Short, 3, DATA, HEADER + 2);
     program.swap_short(3);
     if let Extent::Context { len, gso_size } = extent {
-        find_big_length(program, len, gso_size);
+        program.jump_if(3, Differs, 0, Told);
+        program.jump_if(4, Differs, libc::IPPROTO_TCP, Miss);
+        find_big_length(program, len, gso_size, ETHERNET);
+        program.place(Told);
     }
     program.jump_if(3, Less, IPV4 + UDP, Miss);
     take_length(program, extent);
-    choose(program, IPV4, 4);
+    choose(program, IPV4, 0, 4);
 }
 
-/// Computes the length of a "BIG TCP" packet, which exceeds the 65,535 bytes of an IPv4 header (Linux 6.3, `gso_ipv4_max_size`). Such a
-/// packet has segments and a header length of 0. Register 3, the header's length, becomes the result of the kernel's `iph_totlen`. Register
-/// 4 has the protocol.
-fn find_big_length(program: &mut Assembler<Place>, len: i16, gso_size: i16) {
-    const LONGEST_TOLD: i32 = 65_535;
-    program.jump_if(3, Differs, 0, Told);
-    program.jump_if(4, Differs, libc::IPPROTO_TCP, Miss);
+/// Computes the length of a "BIG TCP" packet, whose IP header has a length of 0 because it cannot tell the actual one (Linux 5.19, for IPv4
+/// 6.3). Such a packet has segments. Register 3 becomes the number of bytes after the first `before`.
+fn find_big_length(program: &mut Assembler<Place>, len: i16, gso_size: i16, before: i32) {
     program.load(Word, 2, CONTEXT, gso_size);
     program.jump_if(2, Equal, 0, Miss);
     program.load(Word, 3, CONTEXT, len);
-    program.jump_if(3, Less, ETHERNET + LONGEST_TOLD + 1, Miss);
-    program.apply(Add, 3, -ETHERNET);
-    program.place(Told);
+    program.jump_if(3, Less, before + LONGEST_TOLD + 1, Miss);
+    program.apply(Add, 3, -before);
 }
 
 fn parse_v6(program: &mut Assembler<Place>, extent: Extent) {
@@ -215,9 +223,37 @@ fn parse_v6(program: &mut Assembler<Place>, extent: Extent) {
     program.load(Byte, 4, DATA, HEADER + 6);
     program.load(Short, 3, DATA, HEADER + 4);
     program.swap_short(3);
+    if let Extent::Context { len, gso_size } = extent {
+        program.jump_if(3, Differs, 0, ToldV6);
+        find_big_length(program, len, gso_size, ETHERNET + IPV6);
+        program.jump_if(4, Equal, libc::IPPROTO_TCP, ToldV6);
+        parse_jumbo(program, extent);
+        program.place(ToldV6);
+    }
     program.apply(Add, 3, IPV6);
     take_length(program, extent);
-    choose(program, IPV6, 6);
+    choose(program, IPV6, 0, 6);
+}
+
+/// Parses the jumbo header of an IPv6 packet, which the kernel inserts before the TCP header if the packet is longer than its IPv6 header
+/// can tell (RFC 2675). Linux 5.19 and newer insert it; what [`parse_v6`] accepts without it is for kernels that leave it out. Register 3
+/// has the payload's length and register 4 the next header.
+fn parse_jumbo(program: &mut Assembler<Place>, extent: Extent) {
+    /// The next header (TCP), 0 further words of 8 bytes, the option's number, and the length of its value.
+    const START: i32 = i32::from_ne_bytes([6, 0, 0xc2, 4]);
+    program.jump_if(4, Differs, libc::IPPROTO_HOPOPTS, Miss);
+    need(program, DATA, ETHERNET + IPV6 + JUMBO_HEADER + UDP);
+    program.load(Word, 2, DATA, HEADER + 40);
+    program.jump_if(2, Differs, START, Miss);
+    program.load(Word, 2, DATA, HEADER + 44);
+    program.swap_word(2);
+    program.jump_if_register(2, Differs, 3, Miss);
+    program.push([Instruction::set(4, JUMBO_HEADER)]);
+    program.store(Double, STACK, 4, JUMBO);
+    program.push([Instruction::set(4, libc::IPPROTO_TCP)]);
+    program.apply(Add, 3, IPV6);
+    take_length(program, extent);
+    choose(program, IPV6, JUMBO_HEADER, 6);
 }
 
 /// Converts the IP length in register 3 to the frame's length and stores it. Jumps to `Miss` if the packet is shorter.
@@ -238,14 +274,14 @@ fn take_length(program: &mut Assembler<Place>, extent: Extent) {
     }
 }
 
-/// Dispatches by the protocol in register 4, after an IP header of this length and version. Register 3 changes from the frame's length to
-/// the transport's; [`AT`] becomes the transport header's address.
-fn choose(program: &mut Assembler<Place>, header: i32, version: i32) {
-    program.apply(Add, 3, -(ETHERNET + header));
+/// Dispatches by the protocol in register 4, after an IP header of this length and version and a jumbo header of `jumbo` bytes. Register 3
+/// changes from the frame's length to the transport's; [`AT`] becomes the transport header's address.
+fn choose(program: &mut Assembler<Place>, header: i32, jumbo: i32, version: i32) {
+    program.apply(Add, 3, -(ETHERNET + header + jumbo));
     program.push([Instruction::set(5, ETHERNET + header)]);
     program.store(Double, STACK, 5, HEADERS);
     program.push([Instruction::copy(AT, DATA)]);
-    program.apply(Add, AT, ETHERNET + header);
+    program.apply(Add, AT, ETHERNET + header + jumbo);
     program.push([Instruction::copy(5, 4)]);
     program.apply(Or, 5, version << 8);
     program.store(Word, STACK, 5, KEY + key::KIND);

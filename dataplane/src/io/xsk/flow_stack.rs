@@ -15,7 +15,7 @@ pub(super) const STACK: u8 = 10;
 
 /// Stack offset of the flow's key. The stack grows downwards.
 pub(super) const KEY: i16 = -key::LEN;
-/// Bytes from the start of the frame to the end of the transport header, 8 bytes on the stack.
+/// Bytes of the Ethernet, IP and transport headers, 8 bytes on the stack. Without a jumbo header, which the packet's segments do not have.
 pub(super) const HEADERS: i16 = KEY - 8;
 /// The frame's length by the IP header, 8 bytes.
 pub(super) const LENGTH: i16 = HEADERS - 8;
@@ -40,3 +40,6 @@ pub(super) const WAY: i16 = SLOT - 8;
 pub(super) const PEER_KEY: i16 = WAY - 8 - key::LEN;
 /// tc programs only: TCP's sequence number in host order, 8 bytes; 0 for other protocols.
 pub(super) const SEQUENCE: i16 = PEER_KEY - 8;
+/// The length in bytes of the packet's jumbo header, before the transport header: 0 or [`JUMBO_HEADER`](super::flow_headers::JUMBO_HEADER).
+/// 8 bytes on the stack.
+pub(super) const JUMBO: i16 = SEQUENCE - 8;

@@ -23,12 +23,12 @@
 use std::net::IpAddr;
 
 use super::flow_headers::Place::{self, Checksum, Drop, Finished, HasChecksum, TranslateV6, Translated};
-use super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6};
+use super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, JUMBO_HEADER};
 use super::flow_layout::{key, put, value};
-use super::flow_stack::{DATA, DATA_END, IS_TRANSLATED, KEY, STACK, VALUE};
+use super::flow_stack::{DATA, DATA_END, IS_TRANSLATED, JUMBO, KEY, STACK, VALUE};
 use super::instruction::Operation::{Add, And, ShiftRight, Xor};
 use super::instruction::Test::{Differs, Equal, Greater};
-use super::instruction::Width::{Short, Word};
+use super::instruction::Width::{Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
 use crate::Flow;
 use crate::flow::Translation;
@@ -111,16 +111,27 @@ pub(super) fn translate(program: &mut Assembler<Place>, transport: impl FnOnce(&
     }
     program.jump(Translated);
     program.place(TranslateV6);
-    have(program, DATA, ETHERNET + IPV6 + PORTS);
+    add_jumbo(program, DATA);
+    have(program, 3, ETHERNET + IPV6 + PORTS);
+    program.load(Word, 1, STACK, VALUE + value::PORTS);
+    program.store(Word, 3, 1, HEADER + 40);
+    have(program, DATA, ETHERNET + IPV6);
     for at in [0, 4, 8, 12] {
         for (from, to) in [(value::SOURCE, 8), (value::DESTINATION, 24)] {
             program.load(Word, 1, STACK, VALUE + from + at);
             program.store(Word, DATA, 1, HEADER + to + at);
         }
     }
-    program.load(Word, 1, STACK, VALUE + value::PORTS);
-    program.store(Word, DATA, 1, HEADER + 40);
     program.place(Translated);
+}
+
+/// Register 3 becomes the address in register `from`, moved by the length of the packet's jumbo header. Overwrites register 2.
+fn add_jumbo(program: &mut Assembler<Place>, from: u8) {
+    program.push([Instruction::copy(3, from)]);
+    program.load(Double, 2, STACK, JUMBO);
+    // Changes nothing; tells the verifier the bounds.
+    program.apply(And, 2, JUMBO_HEADER);
+    program.apply_register(Add, 3, 2);
 }
 
 /// Emits steps that load the flow's IP version, 4 or 6, into register 3.
@@ -134,8 +145,9 @@ pub(super) fn load_version(program: &mut Assembler<Place>) {
 pub(super) fn load_checksum(program: &mut Assembler<Place>, none: Place) {
     program.load(Short, 2, STACK, VALUE + value::CHECKSUM_AT);
     program.apply(And, 2, PLACES - 1);
-    program.push([Instruction::copy(3, DATA)]);
-    program.apply_register(Add, 3, 2);
+    program.push([Instruction::copy(5, DATA)]);
+    program.apply_register(Add, 5, 2);
+    add_jumbo(program, 5);
     have(program, 3, 2);
     program.load(Short, 4, 3, 0);
     program.load(Short, 5, STACK, VALUE + value::CHECKSUM_FLAGS);

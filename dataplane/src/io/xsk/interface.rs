@@ -94,7 +94,7 @@ impl Interface {
                 Err(error) => return Err(error),
             },
         };
-        Ok(Self { info, mode: used, refusal, program, link, namespace: namespace::current() })
+        Ok(Self { info, mode: used, refusal, program, link, namespace: namespace::network_namespace() })
     }
 
     /// Opens a queue, whose packets go to the returned port. Must be called in the interface's network namespace. Waits up to two
@@ -111,7 +111,7 @@ impl Interface {
         if queue >= self.info.queues {
             return Err(XskError::NoQueue { interface: interface(), queue, queues: self.info.queues });
         }
-        if self.namespace != namespace::current() {
+        if self.namespace != namespace::network_namespace() {
             // The index may belong to another interface in this namespace.
             let source = io::Error::other("the calling thread and the interface are in different network namespaces");
             return Err(XskError::System { interface: interface(), operation: "open a queue", source });

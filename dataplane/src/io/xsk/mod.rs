@@ -121,7 +121,7 @@ mod wait;
 mod xdp_mode;
 
 pub use addresses::{AddressWatch, InterfaceAddress, addresses};
-pub use big_tcp::set_longest_tcp_packet;
+pub use big_tcp::TcpLimits;
 pub use error::XskError;
 pub use features::takes_xdp_frames;
 pub use flow_cache::KernelFlowCache;
@@ -138,7 +138,7 @@ pub use link_status::{LinkEvent, LinkStatus, links};
 pub use link_watch::LinkWatch;
 pub use mapping::MappedFile;
 pub(crate) use mapping::{FileWords, map_file};
-pub use namespace::in_namespace;
+pub use namespace::{in_namespace, network_namespace};
 pub use netfilter::has_nft_rules;
 pub use netlink::{default_route_interfaces, xdp_programs};
 pub use netlink_write::set_link_up;

@@ -35,7 +35,7 @@ pub fn in_namespace<T: Send>(path: &Path, inside: impl FnOnce() -> T + Send) -> 
 }
 
 /// Returns the inode number of the calling thread's network namespace. `None` without `/proc`.
-pub(super) fn current() -> Option<u64> {
+pub fn network_namespace() -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/thread-self/ns/net").ok().map(|namespace| namespace.ino())
 }

@@ -67,8 +67,15 @@ pub(super) fn set_mtu(interface: u32, mtu: u32) -> io::Result<()> {
 
 /// Sets a numeric attribute of an interface.
 pub(super) fn set_number(interface: u32, kind: u16, value: u32) -> io::Result<()> {
+    set_numbers(interface, &[(kind, value)])
+}
+
+/// Sets numeric attributes of an interface, given as type and value.
+pub(super) fn set_numbers(interface: u32, values: &[(u16, u32)]) -> io::Result<()> {
     let mut body = link(interface).to_vec();
-    attribute(&mut body, kind, &value.to_ne_bytes());
+    for (kind, value) in values {
+        attribute(&mut body, *kind, &value.to_ne_bytes());
+    }
     change(libc::RTM_NEWLINK, 0, &body)
 }
 

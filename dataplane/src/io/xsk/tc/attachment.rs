@@ -65,7 +65,7 @@ impl TcAttachment {
     /// If the interface is gone or the kernel refuses. The port stays closed.
     pub fn open(&mut self) -> io::Result<()> {
         let index = self.index().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
-        if namespace::current() != self.datapath.namespace {
+        if namespace::network_namespace() != self.datapath.namespace {
             return Err(io::Error::other("the calling thread and the data path are in different network namespaces"));
         }
         if self.open_as != Some(index) {

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   UDP, checksum 0: bpf_csum_update(flow.ports_change)
-//!   else: bpf_l4_csum_replace(flow.checksum_at, flow.addresses_change, flow.checksum_flags + PSEUDO_HDR)   | fails: drop
-//!         bpf_l4_csum_replace(flow.checksum_at, flow.ports_change, flow.checksum_flags)                    | fails: drop
+//!   else: at = flow.checksum_at + length of the jumbo header
+//!         bpf_l4_csum_replace(at, flow.addresses_change, flow.checksum_flags + PSEUDO_HDR)   | fails: drop
+//!         bpf_l4_csum_replace(at, flow.ports_change, flow.checksum_flags)                    | fails: drop
 //!   IPv6: bpf_csum_update(flow.addresses_change)
 //!   data, data_end = ctx.data, ctx.data_end
 //! ```
@@ -21,11 +22,11 @@
 
 use super::super::flow_headers::Place::{self, Drop, Finished, WithoutChecksum};
 use super::super::flow_layout::value;
-use super::super::flow_stack::{CONTEXT, STACK, VALUE};
+use super::super::flow_stack::{CONTEXT, JUMBO, STACK, VALUE};
 use super::super::flow_translation::{load_checksum, load_version};
-use super::super::instruction::Operation::Or;
+use super::super::instruction::Operation::{Add, Or};
 use super::super::instruction::Test::Differs;
-use super::super::instruction::Width::Short;
+use super::super::instruction::Width::{Double, Short};
 use super::super::instruction::{Assembler, Instruction};
 use super::abi::{function, load_ends};
 
@@ -50,6 +51,8 @@ fn replace(program: &mut Assembler<Place>, change: i16, is_pseudo_header: bool) 
     const PSEUDO_HEADER: i32 = 1 << 4;
     program.push([Instruction::copy(1, CONTEXT)]);
     program.load(Short, 2, STACK, VALUE + value::CHECKSUM_AT);
+    program.load(Double, 3, STACK, JUMBO);
+    program.apply_register(Add, 2, 3);
     program.push([Instruction::set(3, 0)]);
     program.load(Short, 4, STACK, VALUE + change);
     program.load(Short, 5, STACK, VALUE + value::CHECKSUM_FLAGS);

@@ -147,7 +147,7 @@ impl TcDatapath {
         let deliver = load(name, Hook::TcIngress, DELIVER, &deliver::to_ports(&table))?;
         let known = table.half_cell(cells::TRUNK).load(Ordering::SeqCst);
         let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
-        let (namespace, stays) = (namespace::current(), AtomicBool::new(false));
+        let (namespace, stays) = (namespace::network_namespace(), AtomicBool::new(false));
         let programs = Programs { ingress, guard };
         let (left, grace) = (Mutex::new(left), nanoseconds(config.away.grace));
         let (heartbeat, begun) = (OnceLock::new(), Mutex::new(table.begun()));
@@ -199,6 +199,11 @@ impl TcDatapath {
     /// Whether to use links: the kernel has them and the settings want them, as for the trunk.
     const fn has_links(&self) -> bool {
         self.trunk.has_link()
+    }
+
+    /// Returns the path below which maps and links are pinned. `None` without pins.
+    pub fn pins(&self) -> Option<&Path> {
+        self.pins.as_ref()?.path().parent()
     }
 
     /// Keeps pinned maps, links and the trunk for the next process when this one ends. The programs then forward cached flows as [`Away`]

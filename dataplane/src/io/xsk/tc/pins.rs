@@ -45,7 +45,7 @@ impl Pins {
     }
 
     fn folder(path: &Path) -> Option<PathBuf> {
-        Some(path.join(format!("v{LAYOUT}-{}", namespace::current()?)))
+        Some(path.join(format!("v{LAYOUT}-{}", namespace::network_namespace()?)))
     }
 
     /// Detaches all links pinned below `path` for the calling thread's network namespace and removes the pins of all layouts. Removes
@@ -145,7 +145,7 @@ impl Pins {
 
 /// Returns the folders of the calling thread's network namespace, of all layouts.
 fn folders(path: &Path) -> io::Result<Vec<PathBuf>> {
-    let Some(namespace) = namespace::current().filter(|_| path.exists()) else { return Ok(Vec::new()) };
+    let Some(namespace) = namespace::network_namespace().filter(|_| path.exists()) else { return Ok(Vec::new()) };
     let is_ours = |folder: &PathBuf| {
         let name = folder.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix('v'));
         let parts = name.and_then(|name| name.split_once('-'));

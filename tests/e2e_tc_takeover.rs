@@ -172,12 +172,15 @@ fn flows_of_another_layout_end_before_the_next_one_is_ready() {
 }
 
 #[test]
-fn cleanup_removes_what_another_layout_has_left_too() {
+fn check_tells_of_another_layout_and_cleanup_removes_what_it_has_left() {
     require!("mount");
     only_with_tc!();
     let (lasting, _) = left_by_another_layout();
     let lab = &lasting.lab;
     assert!(is_attached(&lab.node, "p2"));
+    let (code, text) = lab.try_run("config.yaml", &["--check"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("warning: the stored sessions are those of another version"), "{text}");
     let line = format!("{} cleanup --config {}", env!("CARGO_BIN_EXE_bulkhead"), lab.path("config.yaml").display());
     assert_eq!(lab.node.output(&line).status.code(), Some(0));
     assert!(!is_attached(&lab.node, "p2"));

@@ -1,11 +1,10 @@
 //! `bulkhead cleanup`: removes everything that a vswitch left in the kernel.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bulkhead_dataplane::io::remove_tc_datapath;
 
-use super::config::{Config, DEFAULT_PINS, Pins};
+use super::config::{Config, Pins};
 use super::datapath::EarlierLimits;
 use super::kernel::TRUNK;
 use super::{host_port, log, nft};
@@ -21,14 +20,9 @@ pub fn cleanup(args: &Cleanup) -> anyhow::Result<ExitCode> {
     // The node's name does not matter here. A file for a whole cluster has none.
     let config = args.config.as_deref().map(|path| Config::read(path, Some("any"))).transpose()?;
     let pins = config.as_ref().map_or(Pins::Default, |config| config.pins.clone());
-    let pins = match pins {
-        Pins::Default => Some(PathBuf::from(DEFAULT_PINS)),
-        Pins::Path(path) => Some(path),
-        Pins::None => None,
-    };
     // First, because it fails if a vswitch runs.
-    let mut had = remove_tc_datapath(&TRUNK.map(str::to_owned), pins.as_deref())?;
-    had |= pins.as_deref().and_then(EarlierLimits::below).is_some_and(|earlier| earlier.restore());
+    let mut had = remove_tc_datapath(&TRUNK.map(str::to_owned), pins.path())?;
+    had |= pins.path().and_then(EarlierLimits::below).is_some_and(|earlier| earlier.restore());
     had |= nft::cleanup()?;
     had |= config.as_ref().map(host_port::remove).transpose()?.unwrap_or_default();
     log::info(if had { "removed everything that a vswitch left in the kernel" } else { "found nothing to remove" });

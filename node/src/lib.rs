@@ -132,6 +132,7 @@ fn told(config: &Config, args: &Run) -> Vec<Finding> {
     findings.extend(preflight::server::bootstrap(config, &facts));
     findings.extend(preflight::masquerade::check(config));
     findings.extend(preflight::hubble::check(&config.hubble));
+    findings.extend(preflight::handover::check(config));
     findings
 }
 
@@ -139,6 +140,10 @@ fn told(config: &Config, args: &Run) -> Vec<Finding> {
 fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
     // Installed first, so that a signal stops everything below in order.
     let requests = signals::listen().context("cannot listen to signals")?;
+    // Before the other process ends, so that an update can still be stopped.
+    if args.standby {
+        preflight::handover::check(&config).iter().for_each(log::warn);
+    }
     if args.standby && !standby::stand_by(&requests)? {
         return Ok(ExitCode::SUCCESS);
     }

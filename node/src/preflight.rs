@@ -4,6 +4,7 @@
 //! what to do.
 
 mod facts;
+pub(super) mod handover;
 pub(super) mod hubble;
 pub(super) mod kube_proxy;
 pub(super) mod masquerade;

@@ -183,6 +183,20 @@ impl SessionStore {
         Ok(store)
     }
 
+    /// Whether a folder has sessions in a format that this version does not read. Changes nothing and needs no lock, so that another process
+    /// may be using the folder. False if it has none or cannot be read.
+    pub fn has_another_version(folder: &Path) -> bool {
+        let files = fs::read_dir(folder.join("current")).into_iter().flatten().flatten();
+        files.filter(|file| file.file_name() != CLIENTS).any(|file| {
+            let mut header = Header::new_zeroed();
+            // A named pipe would wait for its writer.
+            let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
+            is_file
+                && File::open(file.path()).and_then(|mut file| file.read_exact(header.as_mut_bytes())).is_ok()
+                && header.is_of_another_version()
+        })
+    }
+
     /// Does not count this time, in which the kernel forwarded the sessions' packets without a process, as idle time of the sessions.
     pub fn pass_over(&mut self, away: Duration) {
         let away = u64::try_from(away.as_nanos()).unwrap_or(u64::MAX);

@@ -1,6 +1,6 @@
 //! Settings of the datapath: what judges and forwards packets, and how it attaches to the kernel.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bulkhead_control::pipeline::{Choice, Engine};
@@ -89,6 +89,17 @@ pub(crate) enum Pins {
     Path(PathBuf),
     /// No pins: links and maps end with the process.
     None,
+}
+
+impl Pins {
+    /// Returns the folder, which may not exist or be in another file system. `None` without pins.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Default => Some(Path::new(DEFAULT_PINS)),
+            Self::Path(path) => Some(path),
+            Self::None => None,
+        }
+    }
 }
 
 /// Default folder of pins: below the usual mount point of the BPF file system.

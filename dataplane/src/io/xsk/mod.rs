@@ -145,8 +145,8 @@ pub use netlink_write::set_link_up;
 pub use port::XskPort;
 pub use queue_config::QueueConfig;
 pub use tc::{
-    Absence, Away, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, claim_trunk, is_trunk_claimed,
-    remove_tc_datapath, trunk_claimant,
+    Absence, Away, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, claim_trunk, has_another_layout,
+    is_trunk_claimed, remove_tc_datapath, trunk_claimant,
 };
 pub use umem::{Frame, Umem, UmemError};
 pub use wait::{PollSet, Waker, poll};

@@ -11,6 +11,9 @@ const VERSION: u32 = 3;
 /// The oldest supported version, which keeps all rewrites outside of entries.
 const OLDEST: u32 = 2;
 const MAGIC: [u8; 8] = *b"bulksess";
+/// The faults of a file that another version wrote.
+const OTHER_VERSION: &str = "its format version is not supported";
+const OTHER_PROGRAM: &str = "another program wrote it";
 
 /// Offset of the entries: one page, so that they can be mapped.
 pub(super) const START: u64 = 4096;
@@ -74,11 +77,11 @@ impl Header {
         if self.magic != MAGIC {
             Some("it is not a session table")
         } else if !(OLDEST..=VERSION).contains(&self.version) {
-            Some("its format version is not supported")
+            Some(OTHER_VERSION)
         } else if self.check != self.sum() {
             Some("its header is damaged")
         } else if (self.entry, self.links, self.reasons) != (own.entry, own.links, own.reasons) {
-            Some("another program wrote it")
+            Some(OTHER_PROGRAM)
         } else if self.boot != boot {
             Some("it was written before the last boot")
         } else if self.len() != len {
@@ -86,5 +89,9 @@ impl Header {
         } else {
             None
         }
+    }
+    /// Whether another version wrote the file, in a format that this one does not read.
+    pub(super) fn is_of_another_version(&self) -> bool {
+        self.fault(self.boot, self.len()).is_some_and(|fault| [OTHER_VERSION, OTHER_PROGRAM].contains(&fault))
     }
 }

@@ -222,6 +222,7 @@ fn a_damaged_or_foreign_file_is_refused_whole_and_counted() {
         assert_ne!(bytes[ENTRY..ENTRY + 64], [0; 64], "the first entry is in use");
         damage(&mut bytes);
         fs::write(&path, &bytes).unwrap();
+        assert_eq!(SessionStore::has_another_version(&folder.0), reason == "format version", "{reason}");
         let mut process = Process::start(&folder, 1, now);
         let adoption = process.store.adoption();
         assert_eq!((adoption.adopted, adoption.left_out, adoption.refused.len()), (0, 0, 1), "{reason}");

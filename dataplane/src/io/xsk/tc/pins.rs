@@ -143,6 +143,13 @@ impl Pins {
     }
 }
 
+/// Whether another version of the program pinned maps below `path` for the calling thread's network namespace, in a layout that this one
+/// cannot adopt, and this one pinned none. False if `path` cannot be read.
+pub fn has_another_layout(path: &Path) -> bool {
+    let (all, own) = (folders(path).unwrap_or_default(), Pins::folder(path));
+    !all.is_empty() && !all.iter().any(|folder| own.as_ref() == Some(folder))
+}
+
 /// Returns the folders of the calling thread's network namespace, of all layouts.
 fn folders(path: &Path) -> io::Result<Vec<PathBuf>> {
     let Some(namespace) = namespace::network_namespace().filter(|_| path.exists()) else { return Ok(Vec::new()) };
@@ -202,6 +209,22 @@ fn is_bpf(path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pins_of_another_version_alone_are_of_another_layout() {
+        let path = std::env::temp_dir().join(format!("bulkhead-layouts-{}", std::process::id()));
+        assert!(!has_another_layout(&path));
+        let namespace = namespace::network_namespace().unwrap();
+        for (folder, has_another) in [
+            (format!("v5-{}", namespace + 1), false),
+            (format!("v5-{namespace}"), true),
+            (format!("v{LAYOUT}-{namespace}"), false),
+        ] {
+            fs::create_dir_all(path.join(folder)).unwrap();
+            assert_eq!(has_another_layout(&path), has_another);
+        }
+        fs::remove_dir_all(&path).unwrap();
+    }
 
     #[test]
     fn what_cannot_be_removed_does_not_keep_the_rest() {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::engine::address::{Address, Fields};
-use crate::engine::{Block, Choice, Cost, Family, FamilyProjection, Move, Projection, Protocols, Replacements};
+use crate::engine::{
+    Block, Choice, Cost, Family, FamilyProjection, FamilyV6, Move, Projection, Protocols, Replacements,
+};
 use crate::simd::{Scalar, Simd};
 use crate::{BuildError, BuildOptions, Key, Rule};
 
@@ -14,7 +16,7 @@ pub(crate) struct Compiled {
     /// Translates addresses to points, if the list refers to very large sets. `None` if the list is compiled for addresses.
     projection: Option<Arc<Projection>>,
     v4: Family<u32>,
-    v6: Family<u128>,
+    v6: FamilyV6,
 }
 
 impl Compiled {
@@ -23,7 +25,7 @@ impl Compiled {
         let (projection, projected) = Projection::of(rules).unzip();
         let rules = projected.as_deref().unwrap_or(rules);
         let v4 = Family::build(rules, &protocols, options, choice)?;
-        let v6 = Family::build(rules, &protocols, options, choice)?;
+        let v6 = FamilyV6::build(rules, &protocols, options, choice)?;
         Ok(Self { protocols: Arc::new(protocols), projection: projection.map(Arc::new), v4, v6 })
     }
 
@@ -62,8 +64,8 @@ impl Compiled {
     pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
         // Most bursts have one family, so determining it takes no loop of its own.
         let decided = match keys.first().map(Key::family) {
-            Some(Key::V6) => self.decide_family(simd, &self.v6, self.points_v6(), Key::V6, keys),
-            _ => self.decide_family(simd, &self.v4, self.points_v4(), Key::V4, keys),
+            Some(Key::V6) => self.decide_v6(simd, keys),
+            _ => self.decide_v4(simd, keys),
         };
         match decided {
             Some(decided) => *codes = decided,
@@ -72,23 +74,25 @@ impl Compiled {
         false
     }
 
-    /// Looks up keys of one family. `None` if another family is among them.
+    /// Looks up keys of IPv4. `None` if another family is among them.
     #[inline(always)]
-    fn decide_family<A: Address, S: Simd, const N: usize>(
-        &self,
-        simd: S,
-        family: &Family<A>,
-        points: Option<FamilyProjection<'_, A>>,
-        number: u8,
-        keys: &[Key],
-    ) -> Option<[u32; N]> {
-        let mut block = Block::<A, N>::new();
+    fn decide_v4<S: Simd, const N: usize>(&self, simd: S, keys: &[Key]) -> Option<[u32; N]> {
+        let mut block = Block::<u32, N>::new();
         let mut others = 0;
         for key in keys {
-            others |= key.family() ^ number;
-            block.push(self.fields(simd, points, key));
+            others |= key.family() ^ Key::V4;
+            block.push(self.fields(simd, self.points_v4(), key));
         }
-        (others == 0).then(|| family.decide(simd, &block))
+        (others == 0).then(|| self.v4.decide(simd, &block))
+    }
+
+    /// Looks up keys of IPv6. `None` if another family is among them.
+    #[inline(always)]
+    fn decide_v6<S: Simd, const N: usize>(&self, simd: S, keys: &[Key]) -> Option<[u32; N]> {
+        let others = keys.iter().fold(0, |others, key| others | (key.family() ^ Key::V6));
+        let points = self.points_v6();
+        let packets = keys.iter().map(|key| self.fields(simd, points, key));
+        (others == 0).then(|| self.v6.decide(simd, packets))
     }
 
     /// Looks up one key. Returns the code of its verdict, or `u32::MAX` for "no rule" and for a key of mixed families.
@@ -104,15 +108,12 @@ impl Compiled {
     /// Looks up keys of which some are IPv4 and others IPv6. Returns true if a key has addresses of both families.
     #[inline(always)]
     fn mixed<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
-        let (mut v4, mut v6) = (Block::<u32, N>::new(), Block::<u128, N>::new());
-        for key in keys {
-            match key.family() {
-                Key::V4 => v4.push(self.fields(simd, self.points_v4(), key)),
-                Key::V6 => v6.push(self.fields(simd, self.points_v6(), key)),
-                _ => {}
-            }
-        }
-        let (v4, v6) = (self.v4.decide(simd, &v4), self.v6.decide(simd, &v6));
+        let of = |family: u8| keys.iter().filter(move |key| key.family() == family);
+        let mut v4 = Block::<u32, N>::new();
+        of(Key::V4).for_each(|key| v4.push(self.fields(simd, self.points_v4(), key)));
+        let v4 = self.v4.decide(simd, &v4);
+        let points = self.points_v6();
+        let v6: [u32; N] = self.v6.decide(simd, of(Key::V6).map(|key| self.fields(simd, points, key)));
         let (mut v4, mut v6, mut odd) = (v4.iter(), v6.iter(), false);
         for (key, code) in keys.iter().zip(codes) {
             let decided = match key.family() {
@@ -172,14 +173,7 @@ impl Compiled {
 
     /// Returns the maximum cost of any lookup.
     pub(crate) fn worst_case(&self) -> Cost {
-        let (a, b) = (self.v4.worst_case(), self.v6.worst_case());
-        let cost = Cost {
-            steps: a.steps.max(b.steps),
-            chunks: a.chunks.max(b.chunks),
-            probes: a.probes.max(b.probes),
-            entries: a.entries.max(b.entries),
-        };
-        cost + self.cost_of_projection()
+        self.v4.worst_case().most(self.v6.worst_case()) + self.cost_of_projection()
     }
 
     pub(crate) fn bytes(&self) -> usize {

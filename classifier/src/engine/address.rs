@@ -67,7 +67,7 @@ pub(crate) trait Address:
 
 /// One number per field: the fields of a packet, or one end of a rule's intervals.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields<A> {
     pub(crate) src: A,
     pub(crate) dst: A,

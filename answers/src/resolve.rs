@@ -2,17 +2,22 @@
 
 mod told;
 
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use bulkhead_control::cache::{Cache, Event};
 use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::{Object, Pod};
 use bulkhead_control::service::{Action, Clients, Resolver};
 use bulkhead_control::source::{Options, ServiceKinds, Strictness, Unenforced};
 
-use crate::args::Resolve;
+use crate::args::{Destination, Dialled, EndName, Resolve};
 use crate::bundle::Sources;
+use crate::fabric::End;
+use crate::named::Named;
+use crate::translate::{resolved, service_named};
 use crate::{named, output};
 
 pub use told::Told;
@@ -22,36 +27,75 @@ pub use told::Told;
 /// # Errors
 /// If the state cannot be read, or lacks the node.
 pub fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
-    if args.from.is_ipv4() != args.to.address.is_ipv4() {
-        bail!(
-            "{} cannot connect to {}: their address families differ\n  help: use two IPv4 or two IPv6 addresses",
-            args.from,
-            args.to.address
-        );
-    }
     let sources = Sources::open(&args.paths)?;
     let settings = sources.service_settings(args.settings.as_deref())?;
     let objects = load(args, &sources)?;
     check_node(&objects, &args.node)?;
     let node: Arc<str> = args.node.as_str().into();
+    let client_ends = client_ends(&objects, &args.from)?;
+    if let Dialled::Service(target) = &args.to {
+        service_named(&objects, &settings.service_proxy_name, &target.name)?;
+    }
     let clients = Clients::new(&node, &settings, &objects);
     let mut resolver = Resolver::new(node, settings.clone());
     resolver.set_host_ports(pods(&objects).map(|pod| (pod, &*pod.addresses)));
     resolver.apply_batch(Inventory::default().replace(objects));
-    // A Node object may omit addresses. Assume that an unassigned destination address belongs to the node.
-    if clients.may_be_nodes(args.to.address) {
-        resolver.set_more_addresses([args.to.address].into());
-    }
     resolver.listed();
-    let client = clients.at(args.from, args.to.address);
-    let decision = resolver.decide(client, args.to.address, args.to.port);
+    let (from, to) = connection(&resolver, &client_ends, &args.to)?;
+    // A Node object may omit addresses. Assume that an unassigned destination address belongs to the node.
+    if clients.may_be_nodes(to.address) {
+        resolver.set_more_addresses([to.address].into());
+    }
+    let client = clients.at(from, to.address);
+    let decision = resolver.decide(client, to.address, to.port);
     let decision = decision.context("internal error: the resolver has no Services")?;
-    let told = Told::new(&resolver, &settings, &clients, client, args.to, &decision);
+    let told = Told::new(&resolver, &settings, &clients, client, to, &decision);
     output::answer(args.output, &told, |out| told.write(out))?;
     Ok(match decision.answer.action() {
         Action::Translate | Action::Pass => ExitCode::SUCCESS,
         Action::Reject | Action::Drop => ExitCode::from(1),
     })
+}
+
+/// Returns the addresses of the client. Of several pods, the first is the client, which a warning says.
+fn client_ends(objects: &[Object], name: &EndName) -> anyhow::Result<Vec<End>> {
+    let mut cache = Cache::default();
+    for object in objects.iter().filter(|object| matches!(object, Object::Pod(_) | Object::Node(_))) {
+        cache.apply(Event::Apply(object.clone()));
+    }
+    Ok(match named::find(&cache, name)? {
+        Named::Address(address) => vec![End::at(&cache, address)],
+        Named::Node(addresses) => addresses.into_iter().map(|address| End::at(&cache, address)).collect(),
+        Named::Pods(pods) => {
+            if let [first, _, ..] = &pods[..] {
+                output::warn(&format!("{name} has {} pods; the client is {}", pods.len(), first.name));
+            }
+            pods.first().into_iter().flat_map(|pod| End::of_pod(pod)).collect()
+        }
+    })
+}
+
+/// Returns the client's address and the destination, of one family.
+fn connection(resolver: &Resolver, clients: &[End], to: &Dialled) -> anyhow::Result<(IpAddr, Destination)> {
+    match to {
+        Dialled::Service(target) => {
+            let found = resolved(resolver, target, None, clients)?;
+            let first = found.first().context("internal error: the Service has no address")?;
+            Ok((first.0.address(), first.1))
+        }
+        Dialled::Address(to) => {
+            let from = clients.iter().map(End::address).find(|from| from.is_ipv4() == to.address.is_ipv4());
+            let from = from.with_context(|| {
+                let from: Vec<String> = clients.iter().map(|client| client.address().to_string()).collect();
+                format!(
+                    "{} cannot connect to {}: their address families differ\n  help: use two IPv4 or two IPv6 addresses",
+                    from.join(", "),
+                    to.address
+                )
+            })?;
+            Ok((from, *to))
+        }
+    }
 }
 
 /// Returns the pods among these objects.

@@ -30,7 +30,7 @@ use bulkhead_control::pipeline::{Pipeline, UNBOUND};
 use bulkhead_control::service::{Answer, Client, Clients, Place, Settings};
 
 use self::at_node::{Found, decide, translate};
-pub use self::find::{port_text, resolved};
+pub use self::find::{port_text, resolved, service_named};
 use crate::args::{Destination, PortProtocol};
 use crate::fabric::{self, End, Fabric, Hop, Reached};
 use crate::output;
@@ -248,7 +248,7 @@ impl Services {
             (None, Some(chosen)) => return Ok(Some(chosen.into())),
             (None, None) => {}
         }
-        if let End::Node { node, .. } = End::at(pipeline, address) {
+        if let End::Node { node, .. } = End::at(pipeline.cache(), address) {
             return Ok(Some(node));
         }
         let mut nodes = pipeline.cache().nodes().keys();
@@ -261,7 +261,7 @@ impl Services {
 
     /// Whether a Service has the destination. A node port is looked up at the owner of the address, all others independently of the node.
     pub fn is_virtual(&mut self, pipeline: &Pipeline, to: Destination) -> anyhow::Result<bool> {
-        let node = match End::at(pipeline, to.address) {
+        let node = match End::at(pipeline.cache(), to.address) {
             End::Node { node, .. } => node,
             _ => UNBOUND.into(),
         };
@@ -284,7 +284,7 @@ impl Services {
         if let Some(translation) = self.translate_at(pipeline, from, to, at)? {
             return Ok(Some(translation));
         }
-        let (End::Node { node, .. }, Some((transport, port))) = (End::at(pipeline, to.address), to.port) else {
+        let (End::Node { node, .. }, Some((transport, port))) = (End::at(pipeline.cache(), to.address), to.port) else {
             return Ok(None);
         };
         if node == *at || from.node() != Some(at) {
@@ -293,7 +293,7 @@ impl Services {
         // The client's own node sees that as an external address.
         let arrived = End::External(from.address());
         let Some(translation) = self.translate_at(pipeline, &arrived, to, &node)? else { return Ok(None) };
-        let before = Leg::departure(from, &End::at(pipeline, to.address), PortProtocol { port, transport });
+        let before = Leg::departure(from, &End::at(pipeline.cache(), to.address), PortProtocol { port, transport });
         Ok(Some(Translation { before: Some(before), ..translation }))
     }
 

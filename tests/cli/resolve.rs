@@ -245,3 +245,60 @@ fn a_host_port_is_told_with_its_pod_and_no_service() {
         assert!(answer.contains(part), "{part} is not in:\n{answer}");
     }
 }
+
+#[test]
+fn client_and_service_are_named_as_everywhere() {
+    let by_address = ask("10.244.1.2", "10.96.0.20:80", 0, &[]);
+    let state = ["resolve", "--state", STATE, "examples/service-policy.yaml", "--node", "node-1"];
+    let named = |from: &str, to: &str| bulkhead(&[&state[..], &["--from", from, "--to", to]].concat());
+    for from in ["shop/cart", "pod/shop/cart", "app=cart -n shop", "10.244.1.2"] {
+        for to in ["10.96.0.20:80", "service/shop/web", "svc/shop/web:http", "service/shop/web:80/TCP"] {
+            let answer = stdout(&named(from, to), 0);
+            let [told, expected] = [&answer, &by_address].map(|text| text.lines().skip(1).collect::<Vec<_>>());
+            assert_eq!(told, expected, "{from} {to}");
+            assert!(
+                answer.starts_with("10.244.1.2 (pod shop/cart) -> 10.96.0.20:80/TCP at node node-1: DNAT"),
+                "{answer}"
+            );
+        }
+    }
+    assert!(stdout(&named("node/node-1", "service/shop/web"), 0).contains("(node node-1)"));
+    for (from, to, help) in [
+        ("shop/crt", "10.96.0.20:80", "did you mean shop/cart?"),
+        ("node/node-9", "10.96.0.20:80", "no node `node-9` in the state"),
+        ("shop/cart", "service/shop/wbe", "did you mean shop/web?"),
+        ("shop/cart", "service/shop/web:9", "has no such port\n  help: choose one of http (80/TCP)"),
+        ("shop/cart", "service/web", "`service/web` has no namespace; write service/NAMESPACE/NAME"),
+        ("shop/cart", "[fd00::20]:80", "address families differ"),
+    ] {
+        let output = named(from, to);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && error.contains(help), "{from} {to}: {error}");
+    }
+    // Of several pods, one is asked.
+    let pods = ["a", "b"].map(|name| {
+        let address = if name == "a" { "10.244.1.8" } else { "10.244.1.9" };
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "shop", "labels": {"app": "many"}},
+            "spec": {"nodeName": "node-1", "containers": []}, "status": {"phase": "Running", "podIP": address}
+        })
+    });
+    let several =
+        scratch("resolve-several.json", &json!({"apiVersion": "v1", "kind": "List", "items": pods}).to_string());
+    let args = [
+        "resolve",
+        "--state",
+        STATE,
+        &several,
+        "--node",
+        "node-1",
+        "--from",
+        "app=many -n shop",
+        "--to",
+        "service/shop/web",
+    ];
+    let output = bulkhead(&args);
+    assert!(stdout(&output, 0).starts_with("10.244.1.8 (pod shop/a) -> "));
+    let warning = String::from_utf8(output.stderr).unwrap();
+    assert!(warning.contains("has 2 pods; the client is shop/a"), "{warning}");
+}

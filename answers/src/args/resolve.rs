@@ -7,12 +7,13 @@ use std::str::FromStr;
 
 use bulkhead_control::object::Transport;
 
-use super::Format;
+use super::{EndName, Format, ServiceTarget, Target};
 
 /// `bulkhead resolve`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  bulkhead resolve --state examples/services.yaml --node node-1 --from 10.244.1.2 --to 10.96.0.20:80\n\n\
+    after_help = "Example:\n  bulkhead resolve --state examples/services.yaml --node node-1 --from 10.244.1.2 --to 10.96.0.20:80\n  \
+    bulkhead resolve --state examples/services.yaml --node node-1 --from shop/cart --to service/shop/web:http\n\n\
     The client is a pod if its address belongs to a pod of the state, a node's podCIDRs or cluster_cidrs. It is the node if the address\n\
     is the node's own or the destination. Any other client is external. Policy is not evaluated; use `explain` for that.\n\n\
     Exit code 0 if the connection goes to a backend or to no Service, 1 if it is rejected or dropped."
@@ -27,22 +28,46 @@ pub struct Resolve {
     /// Node where the connection's first packet is processed
     #[arg(long)]
     pub node: String,
-    /// Address of the client
-    #[arg(long, value_name = "ADDRESS")]
-    pub from: IpAddr,
+    /// Client: a pod (namespace/pod), a workload (deploy/shop/web) or labels (`app=web -n shop`), of which the first pod is asked, a node or an IP
+    /// address
+    #[arg(long, value_name = "NAMESPACE/POD|KIND/NAMESPACE/NAME|LABELS -n NAMESPACE|node/NAME|IP")]
+    pub from: EndName,
     /// Destination of the connection.
     #[arg(
         long,
-        value_name = "IP:PORT/PROTOCOL",
-        help = "Destination, e.g. 10.96.0.20:80/TCP or [fd00::20]:53/UDP; 10.96.0.20/ICMP for a ping"
+        value_name = "service/NAMESPACE/NAME[:PORT]|IP:PORT/PROTOCOL",
+        help = "Destination: service/shop/web:http, 10.96.0.20:80/TCP or [fd00::20]:53/UDP; 10.96.0.20/ICMP for a ping"
     )]
-    pub to: Destination,
+    pub to: Dialled,
     /// JSON or YAML file with Service settings: service_cidrs, cluster_cidrs, node_port_addresses and others (docs/services.md)
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
     /// Format of the answer on standard output
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
+}
+
+/// The destination as the user names it: a Service or an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dialled {
+    /// A Service, by namespace and name.
+    Service(ServiceTarget),
+    /// An address and port.
+    Address(Destination),
+}
+
+impl FromStr for Dialled {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if !["service/", "svc/"].iter().any(|kind| text.starts_with(kind)) {
+            return text.parse().map(Self::Address);
+        }
+        match text.parse()? {
+            Target::Service(service) => Ok(Self::Service(service)),
+            Target::End(_) => Err(format!("`{text}` has no namespace; write service/NAMESPACE/NAME")),
+        }
+    }
 }
 
 /// The destination of a connection.
@@ -118,7 +143,7 @@ mod tests {
             ("fd00::1:8080:80000/TCP", "in brackets"),
             ("10.0.0.1:0/TCP", "no port from 1 to 65535"),
             ("10.0.0.1:80/HTTP", "unknown protocol `HTTP`"),
-            ("web:80/TCP", "is no address and port"),
+            ("web:80/TCP", "write for example 10.96.0.20:80/TCP"),
             ("10.0.0.256/ICMP", "is no address"),
             ("", "is no address and port"),
         ] {

@@ -155,7 +155,7 @@ impl Told {
 }
 
 fn told(pipeline: &Pipeline, places: &Places<'_>, kind: Kind, witness: &Witness) -> anyhow::Result<Told> {
-    let [from, to] = [witness.from, witness.to].map(|address| End::at(pipeline, address));
+    let [from, to] = [witness.from, witness.to].map(|address| End::at(pipeline.cache(), address));
     let verdict = witness.verdict;
     let sides = [(Direction::Egress, verdict.egress), (Direction::Ingress, verdict.ingress)];
     // The first end that denies is the reason. If both allow, both are.

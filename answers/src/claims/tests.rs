@@ -174,7 +174,8 @@ impl Tried {
     fn of(pipeline: &Pipeline, pods: &BTreeMap<IpAddr, Made>) -> Self {
         let others =
             OUTSIDE.iter().copied().chain(["172.18.0.1", "172.18.0.2"]).map(|address| address.parse().unwrap());
-        let ends: Vec<End> = pods.keys().copied().chain(others).map(|address| End::at(pipeline, address)).collect();
+        let ends: Vec<End> =
+            pods.keys().copied().chain(others).map(|address| End::at(pipeline.cache(), address)).collect();
         let mut fabric = Fabric::new(pipeline, Strictness::Strict);
         let mut verdicts = BTreeMap::new();
         let is_pod = |end: &End| pods.contains_key(&end.address());
@@ -242,7 +243,7 @@ fn a_claim_comes_to_what_trying_every_connection_comes_to_and_its_witness_is_one
                     .into_iter()
                     .find(|transport| transport.number() == witness.protocol.number())
                     .unwrap();
-                let [a, b] = [witness.from, witness.to].map(|address| End::at(&tables, address));
+                let [a, b] = [witness.from, witness.to].map(|address| End::at(tables.cache(), address));
                 let allowed = fabric.allowed(&a, &b, PortProtocol { port: witness.port, transport }).unwrap();
                 assert_eq!(allowed, kind != Kind::Always, "seed {seed}: {line}: {witness:?}\n{text}");
                 let family = if witness.from.is_ipv4() { "IPv4" } else { "IPv6" };

@@ -108,7 +108,7 @@ fn is_end(entry: &str, end: &str) -> bool {
 
 /// Whether a connection is allowed. Otherwise also returns the policies that deny it.
 fn judged(state: &State, fabric: &mut Fabric, [from, to]: [IpAddr; 2], port: PortProtocol) -> (bool, Option<String>) {
-    let [from, to] = [from, to].map(|address| End::at(&state.tables, address));
+    let [from, to] = [from, to].map(|address| End::at(state.tables.cache(), address));
     let hops = fabric.walk(&from, &to, port).unwrap();
     let is_allowed = fabric.allowed(&from, &to, port).unwrap();
     let denied = hops.last().filter(|_| !is_allowed);

@@ -177,7 +177,7 @@ fn ends(pipeline: &Pipeline, name: &EndName) -> anyhow::Result<Vec<End>> {
             if let Some(contest) = pipeline.contests().iter().find(|contest| contest.address == address) {
                 output::warn(&contests::told(contest));
             }
-            vec![End::at(pipeline, address)]
+            vec![End::at(pipeline.cache(), address)]
         }
     })
 }

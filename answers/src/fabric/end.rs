@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{Node, Pod, PodName};
-use bulkhead_control::pipeline::{Pipeline, UNBOUND};
+use bulkhead_control::pipeline::UNBOUND;
 use ipnet::IpNet;
 
 /// One end of a connection.
@@ -46,8 +46,7 @@ impl End {
     }
 
     /// Returns the owner of an address: a pod, a node, or an external end.
-    pub fn at(pipeline: &Pipeline, address: IpAddr) -> Self {
-        let cache = pipeline.cache();
+    pub fn at(cache: &Cache, address: IpAddr) -> Self {
         let node = cache.nodes().values().find(|node| node.addresses.contains(&address));
         if let Some(node) = node {
             return Self::Node { node: node.name.clone(), address };

@@ -75,7 +75,7 @@ impl<'a> Finder<'a> {
         if let Some(known) = self.ends.get(&address) {
             return known.clone();
         }
-        let end = match End::at(self.pipeline, address) {
+        let end = match End::at(self.pipeline.cache(), address) {
             End::External(_) => match self.blocks.iter().find(|(block, _)| block.contains(&address)) {
                 Some((_, whose)) => Err(format!("{address} is in a CIDR of {whose}, but no pod of the state has it")),
                 None => Ok(End::External(address)),

@@ -85,7 +85,7 @@ pub(super) fn ends(pipeline: &Pipeline, external: &[IpAddr]) -> anyhow::Result<V
     let mut ends: Vec<NamedEnd> =
         pods.into_iter().flat_map(|pod| End::of_pod(pod)).map(|end| numbers.named(end.to_string(), end)).collect();
     for address in super::distinct(external) {
-        let end = End::at(pipeline, address);
+        let end = End::at(pipeline.cache(), address);
         if let End::Pod { name, .. } = &end {
             bail!("--external {address} is the address of pod {name}\n  help: pass an address outside the cluster");
         }

@@ -59,7 +59,7 @@ pub fn translate(
     let transport = to.port.map_or(Transport::Tcp, |(transport, _)| transport);
     let mut routes = Vec::with_capacity(choices.len());
     for ((choice, &backend), node) in choices.iter().zip(&told.backends).zip(&told.places) {
-        let end = End::at(pipeline, backend.ip());
+        let end = End::at(pipeline.cache(), backend.ip());
         let port = PortProtocol { port: backend.port(), transport };
         let is_local = resolver.backend(choice.backend).local || end.node() == Some(at);
         let (source, legs) = route(adapter, from, &end, port, (choice.rewrites_source, is_local));
@@ -86,7 +86,7 @@ fn client(pipeline: &Pipeline, clients: &Clients, from: &End, to: IpAddr, node: 
     let place = |own: &Arc<str>, here, elsewhere| if own == node { here } else { elsewhere };
     // Traffic that came through another node is identified by its address only.
     let known = match from {
-        End::External(_) => End::at(pipeline, address),
+        End::External(_) => End::at(pipeline.cache(), address),
         known => known.clone(),
     };
     match &known {

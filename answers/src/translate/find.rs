@@ -20,47 +20,9 @@ impl Services {
     /// Returns the Service with this name.
     ///
     /// # Errors
-    /// If the Service does not exist, with similar names, or has no cluster IP and is not translated.
+    /// See [`service_named`].
     pub fn named(&self, name: &ServiceName) -> anyhow::Result<&ClusterService> {
-        let service = self.all().find(|service| service.name == *name);
-        let service =
-            service.with_context(|| format!("no Service {name} in the state\n  help: {}", self.like(name)))?;
-        if service.cluster_ips.is_empty() {
-            bail!(
-                "Service {name} has no cluster address: a headless or ExternalName Service is not translated\n  \
-                 help: ask about the address that its name resolves to{}",
-                self.endpoints(name)
-            );
-        }
-        if service.proxy.as_deref().unwrap_or_default() != self.settings.service_proxy_name {
-            bail!(
-                "Service {name} is handled by another proxy (service.kubernetes.io/service-proxy-name)\n  \
-                 help: set service_proxy_name in --settings to that proxy"
-            );
-        }
-        Ok(service)
-    }
-
-    /// Suggests Services with similar names.
-    fn like(&self, name: &ServiceName) -> String {
-        let known: BTreeSet<ServiceName> = self.all().map(|service| service.name.clone()).collect();
-        match known.is_empty() {
-            true => "add the output of `kubectl get services,endpointslices -A -o yaml` to --state".to_owned(),
-            false => named::similar(name, &known, "Service"),
-        }
-    }
-
-    /// Lists the addresses of a Service's endpoints, for an error's help.
-    fn endpoints(&self, name: &ServiceName) -> String {
-        let slices = self.objects.iter().filter_map(|object| match object {
-            Object::EndpointSlice(slice) if slice.service_name().as_ref() == Some(name) => Some(slice),
-            _ => None,
-        });
-        let all: BTreeSet<IpAddr> =
-            slices.flat_map(|slice| slice.endpoints.iter().map(|endpoint| endpoint.address)).collect();
-        let all: Vec<String> = all.iter().map(ToString::to_string).collect();
-        let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        if all.is_empty() { String::new() } else { format!(": {}", output::some_of(&all, MAX_NAMED)) }
+        service_named(&self.objects, &self.settings.service_proxy_name, name)
     }
 
     /// Returns the ports in question: the target's, else those in `asked`, else all.
@@ -137,6 +99,55 @@ impl Services {
     }
 }
 
+/// Returns the Service with this name. `proxy` is the value of the label service.kubernetes.io/service-proxy-name that Services of this vswitch
+/// have, empty for none.
+///
+/// # Errors
+/// If the Service does not exist, with similar names, or has no cluster IP and is not translated.
+pub fn service_named<'a>(objects: &'a [Object], proxy: &str, name: &ServiceName) -> anyhow::Result<&'a ClusterService> {
+    let all = || {
+        objects.iter().filter_map(|object| match object {
+            Object::Service(service) => Some(&**service),
+            _ => None,
+        })
+    };
+    let service = all().find(|service| service.name == *name).with_context(|| {
+        let known: BTreeSet<ServiceName> = all().map(|service| service.name.clone()).collect();
+        let help = match known.is_empty() {
+            true => "add the output of `kubectl get services,endpointslices -A -o yaml` to --state".to_owned(),
+            false => named::similar(name, &known, "Service"),
+        };
+        format!("no Service {name} in the state\n  help: {help}")
+    })?;
+    if service.cluster_ips.is_empty() {
+        bail!(
+            "Service {name} has no cluster address: a headless or ExternalName Service is not translated\n  \
+             help: ask about the address that its name resolves to{}",
+            endpoints(objects, name)
+        );
+    }
+    if service.proxy.as_deref().unwrap_or_default() != proxy {
+        bail!(
+            "Service {name} is handled by another proxy (service.kubernetes.io/service-proxy-name)\n  \
+             help: set service_proxy_name in --settings to that proxy"
+        );
+    }
+    Ok(service)
+}
+
+/// Lists the addresses of a Service's endpoints, for an error's help.
+fn endpoints(objects: &[Object], name: &ServiceName) -> String {
+    let slices = objects.iter().filter_map(|object| match object {
+        Object::EndpointSlice(slice) if slice.service_name().as_ref() == Some(name) => Some(slice),
+        _ => None,
+    });
+    let all: BTreeSet<IpAddr> =
+        slices.flat_map(|slice| slice.endpoints.iter().map(|endpoint| endpoint.address)).collect();
+    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    if all.is_empty() { String::new() } else { format!(": {}", output::some_of(&all, MAX_NAMED)) }
+}
+
 /// Returns all addresses of a Service except node addresses.
 pub(super) fn addresses_of(service: &ClusterService) -> impl Iterator<Item = IpAddr> {
     service.cluster_ips.iter().chain(&service.balancer_ips).chain(&service.external_ips).copied()
@@ -197,11 +208,7 @@ pub fn resolved(
         let texts: Vec<String> = ports.iter().map(text).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let problem = if meant.is_empty() { "has no such port" } else { "has several matching ports" };
-        bail!(
-            "Service {} {problem}\n  help: choose one of {} with --port, or after a colon",
-            target.name,
-            output::some_of(&texts, MAX_NAMED)
-        );
+        bail!("Service {} {problem}\n  help: choose one of {}", target.name, output::some_of(&texts, MAX_NAMED));
     };
     let mut found = Vec::new();
     for client in clients {

@@ -102,8 +102,8 @@ impl Prefix {
         self.more.iter().fold(self.run.of(address), |number, run| number | run.of(address))
     }
 
-    /// Returns the number, counted from the base, that stands for an address in the prefix that differs from its constant bits and is above
-    /// the lowest address with them.
+    /// Returns the number, counted from the base, of an address in the prefix that differs from its constant bits and is above the lowest
+    /// address with them.
     pub(super) fn nearest(&self, address: u128) -> u32 {
         let at = u128::BITS - 1 - self.different(address).leading_zeros();
         if address >> at & 1 == 1 {

@@ -52,7 +52,7 @@ impl LiveState {
         }
         let others = nodes_and_host_ports(&self.pipeline);
         let clients = Clients::new(resolver.node(), resolver.settings(), &others);
-        let ends: Vec<End> = asked.from.iter().map(|&address| End::at(&self.pipeline, address)).collect();
+        let ends: Vec<End> = asked.from.iter().map(|&address| End::at(self.pipeline.cache(), address)).collect();
         let pairs: Vec<(End, Destination)> = match &asked.to {
             AskedFor::Address(address) => {
                 let of_family = ends.into_iter().filter(|end| end.address().is_ipv4() == address.is_ipv4());

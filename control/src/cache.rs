@@ -291,20 +291,30 @@ impl Cache {
 
     /// Returns the keys of the endpoints that a peer selects.
     pub fn pods_of_peer(&self, peer: &PodPeer) -> BTreeSet<PodKey> {
-        let selected = |key: &PodKey| {
-            self.pod(*key).is_some_and(|pod| {
-                pod.is_endpoint()
-                    && peer.pods.matches(&pod.labels)
-                    && self.scope_covers(&peer.namespaces, &pod.name.namespace)
-            })
+        self.selected_by(peer).collect()
+    }
+
+    /// Whether a peer selects an endpoint.
+    pub fn has_pod_of_peer(&self, peer: &PodPeer) -> bool {
+        self.selected_by(peer).next().is_some()
+    }
+
+    /// Returns the keys of the endpoints that a peer selects, in no order. The scope is matched once for each namespace, not for each pod.
+    fn selected_by<'a>(&'a self, peer: &'a PodPeer) -> Box<dyn Iterator<Item = PodKey> + 'a> {
+        let PodPeer { namespaces: scope, pods } = peer;
+        let is_one = |key: &PodKey| self.pod(*key).is_some_and(|pod| pod.is_endpoint() && pods.matches(&pod.labels));
+        if let NamespaceScope::Own(namespace) = scope {
+            return Box::new(self.pods_by_namespace.get(namespace).into_iter().flatten().copied().filter(is_one));
+        }
+        let Some(candidates) = self.candidates(pods) else {
+            let covered = self.pods_by_namespace.iter().filter(|(namespace, _)| self.scope_covers(scope, namespace));
+            return Box::new(covered.flat_map(|(_, keys)| keys).copied().filter(is_one));
         };
-        if let NamespaceScope::Own(namespace) = &peer.namespaces {
-            return self.pods_by_namespace.get(namespace).into_iter().flatten().copied().filter(selected).collect();
-        }
-        match self.candidates(&peer.pods) {
-            Some(candidates) => candidates.filter(selected).collect(),
-            None => self.pods().map(|(key, _)| key).filter(selected).collect(),
-        }
+        let mut known = AHashMap::new();
+        Box::new(candidates.filter(is_one).filter(move |key| {
+            let namespace = self.pod(*key).map(|pod| &pod.name.namespace);
+            namespace.is_some_and(|name| *known.entry(name).or_insert_with(|| self.scope_covers(scope, name)))
+        }))
     }
 
     /// Returns a superset of the selected pods: those that meet the requirement with the fewest pods. `None` if no requirement is indexed.

@@ -106,7 +106,7 @@ fn resolvers<'a>(cache: &Cache, subjects: &'a [Subject<'_>]) -> BTreeSet<&'a Pod
 fn names_somebody(cache: &Cache, rule: &Rule<'_>) -> bool {
     let is_there = |peer: &Peer| match peer {
         Peer::Block(_) | Peer::Nodes(_) => true,
-        Peer::Pods(peer) => !cache.pods_of_peer(peer).is_empty(),
+        Peer::Pods(peer) => cache.has_pod_of_peer(peer),
     };
     rule.traffic.peers.as_ref().is_none_or(|peers| peers.iter().any(is_there))
 }

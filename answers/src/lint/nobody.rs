@@ -112,7 +112,7 @@ fn why_nobody(cache: &Cache, peer: &Peer) -> Option<Nobody> {
             (!is_any && !cache.nodes().is_empty())
                 .then(|| Nobody::hinted(format!("no node is {selector}"), None, "selector"))
         }
-        Peer::Pods(peer) => cache.pods_of_peer(peer).is_empty().then(|| why_no_pod(cache, peer)),
+        Peer::Pods(peer) => (!cache.has_pod_of_peer(peer)).then(|| why_no_pod(cache, peer)),
     }
 }
 
@@ -194,7 +194,7 @@ fn separated(cache: &Cache, rule: &Rule<'_>, at: usize) -> Option<(String, Strin
             return None;
         };
         let both = PodPeer { namespaces: namespaces.clone(), pods: pods.clone() };
-        let is_meant = *all == Selector::everything() && !cache.pods_of_peer(&both).is_empty();
+        let is_meant = *all == Selector::everything() && cache.has_pod_of_peer(&both);
         is_meant.then(|| {
             let text = format!(
                 "two peers name every pod of namespaces {selector}, and pods {pods} of the policy's own namespace, of which there is \

@@ -137,12 +137,14 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
         String::from_utf8_lossy(&replayed.stderr)
     );
     // Past events and filters.
-    let (_, last) = lab.ask(&["monitor", "--last", "50", "-o", "json", "--pod", "default/b", "--port", "80"]);
-    let flows: Vec<Value> = last.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    assert!(
-        !flows.is_empty() && flows.iter().all(|line| line["flow"]["l4"]["TCP"]["destination_port"] == 80),
-        "{last}"
-    );
+    for pod in ["default/b", "pod/default/b", "app=b -n default"] {
+        let (_, last) = lab.ask(&["monitor", "--last", "50", "-o", "json", "--pod", pod, "--port", "80"]);
+        let flows: Vec<Value> = last.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        assert!(
+            !flows.is_empty() && flows.iter().all(|line| line["flow"]["l4"]["TCP"]["destination_port"] == 80),
+            "{pod}: {last}"
+        );
+    }
     let (_, none) = lab.ask(&["monitor", "--last", "50", "-o", "json", "--namespace", "other"]);
     assert!(!none.contains("\"flow\""), "{none}");
     monitor.stop();

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::cache::Cache;
-use bulkhead_control::object::{Pod, PodName};
+use bulkhead_control::object::{self, Labels, Pod, PodName};
 use bulkhead_control::selector::Condition;
 use bulkhead_control::source::nearest_word;
 
@@ -98,12 +98,40 @@ pub fn pods<'a>(cache: &'a Cache, name: &EndName) -> Result<Vec<&'a Arc<Pod>>, U
 
 /// Whether a name means a pod: by the pod's name, its workload's or its labels. Names of nodes and addresses mean none.
 pub(crate) fn means(name: &EndName, pod: &Pod) -> bool {
-    let is_of = |name: &PodName| pod.name.namespace == name.namespace && pod.workload().name == name.name;
+    means_known(name, Known::of(pod, &pod.workload()))
+}
+
+/// What is known about an end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// Namespace and name of the pod. `None` if the end is not a pod.
+    pub name: Option<(&'a str, &'a str)>,
+    /// The pod's labels. `None` if they are not known.
+    pub labels: Option<&'a Labels>,
+    /// The workload that created the pod. `None` if it is not known.
+    pub workload: Option<&'a object::Workload>,
+}
+
+impl<'a> Known<'a> {
+    /// Returns what the state knows about a pod of this workload.
+    pub fn of(pod: &'a Pod, workload: &'a object::Workload) -> Self {
+        let name = Some((&*pod.name.namespace, &*pod.name.name));
+        Self { name, labels: Some(&pod.labels), workload: Some(workload) }
+    }
+}
+
+/// Like [`means`], for an end of which not everything may be known.
+pub fn means_known(name: &EndName, pod: Known<'_>) -> bool {
+    let Some((namespace, own)) = pod.name else { return false };
+    let is_of = |kind: Option<&str>, name: &PodName| {
+        let is_one = |made: &object::Workload| made.name == name.name && kind.is_none_or(|kind| *made.kind == *kind);
+        *name.namespace == *namespace && pod.workload.is_some_and(is_one)
+    };
     match name {
-        EndName::Pod(name) => pod.name == *name || is_of(name),
-        EndName::Workload(Workload { kind, name }) => is_of(name) && *pod.workload().kind == **kind,
-        EndName::Labels(PodLabels { namespace, selector }) => {
-            pod.name.namespace == *namespace && selector.matches(&pod.labels)
+        EndName::Pod(name) => (&*name.namespace, &*name.name) == (namespace, own) || is_of(None, name),
+        EndName::Workload(Workload { kind, name }) => is_of(Some(kind), name),
+        EndName::Labels(PodLabels { namespace: space, selector }) => {
+            **space == *namespace && pod.labels.is_some_and(|labels| selector.matches(labels))
         }
         EndName::Node(_) | EndName::Address(_) => false,
     }

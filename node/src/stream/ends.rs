@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bulkhead_answers::named::Known;
 use bulkhead_control::object::{Labels, Workload};
 use bulkhead_dataplane::{PortKind, Snapshot};
 
@@ -46,6 +47,11 @@ impl End {
     /// Returns the pod's namespace and name. `None` if the end is not a pod.
     pub(super) fn name(&self) -> Option<(&str, &str)> {
         self.namespace.as_deref().zip(self.pod.as_deref())
+    }
+
+    /// Returns what a selector looks at.
+    pub(super) fn known(&self) -> Known<'_> {
+        Known { name: self.name(), labels: self.labels.as_ref(), workload: self.workload.as_deref() }
     }
 
     /// Returns a reserved identity, or for a pod a hash (FNV-1a) of namespace and labels, equal on all nodes. Hashes may collide.

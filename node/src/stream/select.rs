@@ -1,17 +1,61 @@
 //! Selects pods by name, namespace and labels.
 
-use bulkhead_control::object::{Labels, Pod};
-
+use bulkhead_answers::args::EndName;
+use bulkhead_answers::named::{self, Known};
+use bulkhead_answers::output;
+use bulkhead_control::object::Pod;
 use bulkhead_observe::admin::Failure;
 
 /// A selector for pods. A list without entries selects all pods; in others, one matching entry is enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
-    /// Each a namespace and a prefix of the pod's name, as in `shop/web-`. The namespace is `default` if omitted.
-    pods: Vec<String>,
+    pods: Vec<PodWord>,
     namespaces: Vec<String>,
     /// Sets of labels, all of which a pod must have. A label without a value matches any value.
     labels: Vec<Vec<(String, Option<String>)>>,
+}
+
+/// Some pods, as the user named them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PodWord {
+    /// A namespace and a prefix of the pod's name, as in `shop/web-`. The namespace is `default` if omitted.
+    Prefix(String),
+    /// The pods of a workload, or with labels in a namespace, or one pod: as `explain` takes them. With the text that the user wrote.
+    Name(EndName, String),
+}
+
+impl PodWord {
+    /// Parses the word. Hubble's clients send prefixes.
+    fn new(text: &str) -> Result<Self, Failure> {
+        let is_name = text.contains(['=', ' ']) || text.matches('/').count() > 1;
+        if !is_name {
+            return Ok(Self::Prefix(if text.contains('/') { text.to_owned() } else { format!("default/{text}") }));
+        }
+        let name = text.parse().map_err(|wrong: String| {
+            Failure::new(
+                "malformed",
+                output::printable(&wrong),
+                "write namespace/name, deploy/NAMESPACE/NAME or `app=web -n shop`",
+            )
+        })?;
+        Ok(Self::Name(name, text.to_owned()))
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Self::Prefix(text) | Self::Name(_, text) => text,
+        }
+    }
+
+    fn means(&self, end: Known<'_>) -> bool {
+        match self {
+            Self::Prefix(text) => {
+                let (namespace, prefix) = text.split_once('/').unwrap_or(("default", text));
+                end.name.is_some_and(|(space, name)| space == namespace && name.starts_with(prefix))
+            }
+            Self::Name(name, _) => named::means_known(name, end),
+        }
+    }
 }
 
 /// Maximum number of pods, namespaces and labels of a selector together.
@@ -21,13 +65,12 @@ impl Selector {
     /// Validates the parts of a selector.
     ///
     /// # Errors
-    /// If the selector has too many parts, or a label has no key.
+    /// If the selector has too many parts, a label has no key, or a pod's name has no known form.
     pub(super) fn new(pods: &[String], namespaces: &[String], labels: &[String]) -> Result<Self, Failure> {
         let malformed = |message: &str, help: &str| Failure::new("malformed", message, help);
         if pods.len() + namespaces.len() + labels.len() > MOST {
             return Err(malformed("too many pods, namespaces and labels in a request", "name a namespace or a label"));
         }
-        let named = |pod: &String| if pod.contains('/') { pod.clone() } else { format!("default/{pod}") };
         let label = |text: &str| {
             let (key, value) = text.split_once('=').map_or((text, None), |(key, value)| (key, Some(value)));
             let key = key.trim();
@@ -38,7 +81,8 @@ impl Selector {
             Ok((key.to_owned(), value.map(|value| value.trim_start_matches('=').trim().to_owned())))
         };
         let labels = labels.iter().map(|list| list.split(',').map(label).collect()).collect::<Result<_, _>>()?;
-        Ok(Self { pods: pods.iter().map(named).collect(), namespaces: namespaces.to_vec(), labels })
+        let pods = pods.iter().map(|pod| PodWord::new(pod)).collect::<Result<_, _>>()?;
+        Ok(Self { pods, namespaces: namespaces.to_vec(), labels })
     }
 
     /// Whether the selector is empty and so selects all ends.
@@ -48,8 +92,10 @@ impl Selector {
 
     /// Returns each part of the selector as the user wrote it, with a selector of this part alone.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (String, Self)> + '_ {
-        let pods =
-            self.pods.iter().map(|pod| (format!("--pod {pod}"), Self { pods: vec![pod.clone()], ..Self::default() }));
+        let pods = self
+            .pods
+            .iter()
+            .map(|pod| (format!("--pod {}", pod.text()), Self { pods: vec![pod.clone()], ..Self::default() }));
         let namespaces = self
             .namespaces
             .iter()
@@ -66,31 +112,29 @@ impl Selector {
     }
 
     pub(crate) fn selects(&self, pod: &Pod) -> bool {
-        self.selects_named(Some((&pod.name.namespace, &pod.name.name)), Some(&pod.labels))
+        self.selects_known(Known::of(pod, &pod.workload()))
     }
 
-    /// Like [`Self::selects`], for an end whose name and labels may be unknown.
-    pub(super) fn selects_named(&self, name: Option<(&str, &str)>, labels: Option<&Labels>) -> bool {
-        let is_named = |wanted: &String| {
-            let (namespace, prefix) = wanted.split_once('/').unwrap_or(("default", wanted));
-            name.is_some_and(|(space, name)| space == namespace && name.starts_with(prefix))
-        };
+    /// Like [`Self::selects`], for an end of which not everything is known.
+    pub(super) fn selects_known(&self, end: Known<'_>) -> bool {
         let is_labeled = |wanted: &Vec<(String, Option<String>)>| {
             let has = |(key, value): &(String, Option<String>)| {
-                let own = labels.and_then(|labels| labels.get(key.as_str()));
+                let own = end.labels.and_then(|labels| labels.get(key.as_str()));
                 own.is_some_and(|own| value.as_ref().is_none_or(|value| **own == **value))
             };
             wanted.iter().all(has)
         };
-        (self.pods.is_empty() || self.pods.iter().any(is_named))
+        (self.pods.is_empty() || self.pods.iter().any(|pod| pod.means(end)))
             && (self.namespaces.is_empty()
-                || name.is_some_and(|(space, _)| self.namespaces.iter().any(|wanted| wanted == space)))
+                || end.name.is_some_and(|(space, _)| self.namespaces.iter().any(|wanted| wanted == space)))
             && (self.labels.is_empty() || self.labels.iter().any(is_labeled))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_control::object::{Labels, Workload};
+
     use super::*;
 
     #[test]
@@ -100,7 +144,9 @@ mod tests {
             let [pods, namespaces, wanted] =
                 [pods, namespaces, wanted].map(|list| list.iter().map(ToString::to_string).collect::<Vec<_>>());
             let selector = Selector::new(&pods, &namespaces, &wanted).unwrap();
-            selector.selects_named(Some(("shop", "web-7d9")), Some(&labels))
+            let workload = Workload { kind: "Deployment".into(), name: "web".into() };
+            let name = Some(("shop", "web-7d9"));
+            selector.selects_known(Known { name, labels: Some(&labels), workload: Some(&workload) })
         };
         assert!(selects(&[], &[], &[]));
         assert!(selects(&["shop/web"], &[], &[]) && selects(&["x/y", "shop/"], &[], &[]));
@@ -110,6 +156,30 @@ mod tests {
         assert!(selects(&[], &[], &["app=db", "tier=front"]));
         assert!(Selector::new(&[], &[], &["=x".to_owned()]).is_err());
         let nobody = Selector::new(&["shop/web".to_owned()], &[], &[]).unwrap();
-        assert!(!nobody.selects_named(None, None) && Selector::default().is_everything());
+        assert!(!nobody.selects_known(Known::default()) && Selector::default().is_everything());
+        // As `explain` takes them.
+        for name in [
+            "deploy/shop/web",
+            "Deployment/shop/web",
+            "pod/shop/web-7d9",
+            "pod/shop/web",
+            "app=web -n shop",
+            "-n shop tier=front",
+        ] {
+            assert!(selects(&[name], &[], &[]), "{name}");
+        }
+        for name in [
+            "deploy/shop/web-7d9",
+            "sts/shop/web",
+            "deploy/other/web",
+            "pod/shop/web-7",
+            "app=db -n shop",
+            "app=web -n other",
+        ] {
+            assert!(!selects(&[name], &[], &[]), "{name}");
+        }
+        for wrong in ["app=web", "deploy/shop/", "=x -n shop"] {
+            assert!(Selector::new(&[wrong.to_owned()], &[], &[]).is_err(), "{wrong}");
+        }
     }
 }

@@ -53,8 +53,7 @@ impl FlowFilter {
         (self.verdicts.is_empty() || self.verdicts.contains(&told.verdict()))
             && (self.ports.is_empty() || flow.as_ref().is_some_and(has_port))
             && (self.protocols.is_empty() || flow.is_some_and(|flow| self.protocols.contains(&flow.protocol)))
-            && (self.ends.is_everything()
-                || told.ends().into_iter().any(|end| self.ends.selects_named(end.name(), end.labels.as_ref())))
+            && (self.ends.is_everything() || told.ends().into_iter().any(|end| self.ends.selects_known(end.known())))
     }
 }
 

@@ -8,8 +8,9 @@ use bulkhead_answers::args::Format;
 /// Filter by pods.
 #[derive(Debug, Default, clap::Args)]
 pub struct WatchedEnds {
-    /// Only traffic of pods whose namespace/name starts with this, on either side; may be repeated
-    #[arg(long = "pod", value_name = "NAMESPACE/NAME")]
+    /// Only traffic of these pods, on either side: how namespace/name starts, a workload (deploy/shop/web) or labels (`app=web -n shop`); may be
+    /// repeated
+    #[arg(long = "pod", value_name = "NAMESPACE/NAME|KIND/NAMESPACE/NAME|LABELS -n NAMESPACE")]
     pub pods: Vec<String>,
     /// Only traffic of pods of this namespace; may be repeated
     #[arg(long = "namespace", value_name = "NAME")]

@@ -7,7 +7,7 @@ use super::choice::Choice;
 use super::cross::Cross;
 use super::moves::Move;
 use super::pruning::Pruned;
-use super::rules::{LiveRules, Protocols};
+use super::rules::{LiveRules, Protocols, intervals};
 use super::segments::{self, Segments};
 use super::vectors::Vectors;
 use super::{Axes, Block, Cost};
@@ -54,16 +54,20 @@ impl<A: Address> Family<A> {
         options: &BuildOptions<'_>,
         choice: Choice,
     ) -> Result<Self, BuildError> {
+        Self::of(&LiveRules::new(rules, protocols, intervals, intervals), options, choice)
+    }
+
+    /// Compiles rules whose address fields are intervals.
+    pub(super) fn of(live: &LiveRules<'_, A>, options: &BuildOptions<'_>, choice: Choice) -> Result<Self, BuildError> {
         options.proceed()?;
-        let live = LiveRules::new(rules, protocols);
         let whole = match choice.segment {
             Some(_) => Err(BuildError::TooComplex),
-            None => Self::whole(&live, options, choice),
+            None => Self::whole(live, options, choice),
         };
         let is_short = live.rules.len() <= choice.segment.unwrap_or(segments::SEGMENT);
         match whole {
             Err(BuildError::TooComplex | BuildError::TooLarge { .. }) if choice.segment.is_some() || !is_short => {
-                let segments = Segments::build(&live, options, choice.segment.unwrap_or(segments::SEGMENT))?;
+                let segments = Segments::build(live, options, choice.segment.unwrap_or(segments::SEGMENT))?;
                 let chunks = segments.chunks();
                 Ok(Self::new(Matcher::Segments(segments), chunks))
             }

@@ -9,7 +9,7 @@ use super::choice::Choice;
 use super::family::Family;
 use super::moves::Move;
 use super::narrow::Narrowing;
-use super::rules::Protocols;
+use super::rules::{LiveRules, Protocols};
 use super::{Block, Cost};
 use crate::simd::Simd;
 use crate::{BuildError, BuildOptions, Rule};
@@ -30,10 +30,12 @@ impl FamilyV6 {
         options: &BuildOptions<'_>,
         choice: Choice,
     ) -> Result<Self, BuildError> {
-        let (narrow, needs_wide) = match Narrowing::of(rules) {
-            Some((narrowing, narrowed)) => {
+        let (narrow, needs_wide) = match Narrowing::of(rules, choice.narrow) {
+            Some((narrowing, [srcs, dsts])) => {
+                let live =
+                    LiveRules::new(rules, protocols, |addresses| srcs.of(addresses), |addresses| dsts.of(addresses));
                 let needs_wide = narrowing.is_partial();
-                (Some((Arc::new(narrowing), Family::build(&narrowed, protocols, options, choice)?)), needs_wide)
+                (Some((Arc::new(narrowing), Family::of(&live, options, choice)?)), needs_wide)
             }
             None => (None, true),
         };

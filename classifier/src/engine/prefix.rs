@@ -1,4 +1,4 @@
-//! A prefix of IPv6 addresses, and the numbers of its addresses: their varying bits, moved together (see [`super::narrow`]).
+//! A prefix of IPv6 addresses, and their numbers: the varying bits of an address, moved together (see [`super::narrow`]).
 
 /// Maximum number of runs of varying bits of a prefix. Runs are joined, with the constant bits between them, until there are so few.
 const RUNS: usize = 6;
@@ -6,27 +6,26 @@ const RUNS: usize = 6;
 /// Spare bits above each run: eight times as many pods or nodes as the list names.
 const SPARE: u32 = 3;
 
-/// Maximum number of varying bits with spare ones. It leaves numbers for other prefixes and the gaps.
-const FEW: u32 = 24;
+/// Maximum number of varying bits with spare ones, and of those that are joined to fewer runs. [`super::narrow`] has room for several prefixes
+/// of so many.
+const FEW: u32 = 28;
 
 /// A prefix that contains some of the boundaries, and no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Prefix {
-    /// The bits that all of the prefix's boundaries share, and a mask of their positions.
-    constant: u128,
+    /// The first address.
+    pub(super) first: u128,
+    /// The bits that all of the prefix's boundaries share: the lowest address that has them.
+    pub(super) constant: u128,
+    /// A mask of the positions of the constant bits. 0 if there are no boundaries, so that every address has them.
     mask: u128,
     /// The lowest run of varying bits, and the others. One run is common and takes no loop.
     run: Run,
     more: Vec<Run>,
-    /// The number of varying bits.
+    /// The number of varying bits. Above 32 only until the prefix is divided.
     pub(super) bits: u32,
-    /// The number of the address with no varying bit set. `None` if no number is left, only for a prefix without varying bits.
-    pub(super) base: Option<u32>,
-    /// The first and last address.
-    pub(super) first: u128,
-    pub(super) last: u128,
-    /// The lowest address with the constant bits. No boundary of the prefix is below it.
-    pub(super) lowest: u128,
+    /// The number of `constant`.
+    pub(super) base: u32,
 }
 
 /// A run of varying bits within one half of the address.
@@ -46,14 +45,28 @@ impl Run {
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "one half; a prefix that is used has at most 32 varying bits")]
     const fn of(self, address: u128) -> u32 {
-        let half = if self.is_high { (address >> 64) as u64 } else { address as u64 };
+        let [high, low] = halves(address);
+        let half = if self.is_high { high } else { low };
         ((half >> self.from & self.mask) << self.to) as u32
     }
 }
 
-/// Returns how many numbers this many bits have.
-pub(super) const fn size(bits: u32) -> u128 {
-    if bits < u128::BITS { 1 << bits } else { u128::MAX }
+/// Returns two to the power of `bits`. `u64::MAX` if that is more.
+pub(super) fn size(bits: u32) -> u64 {
+    1u64.checked_shl(bits).unwrap_or(u64::MAX)
+}
+
+/// Returns the halves of an address, high half first.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+const fn halves(address: u128) -> [u64; 2] {
+    [(address >> 64) as u64, address as u64]
+}
+
+/// Returns the mask of the bits below the highest one that is set. 0 if none is.
+#[inline(always)]
+const fn below_highest(bits: u64) -> u64 {
+    (1 << (u64::BITS - 1 - (bits | 1).leading_zeros())) - 1
 }
 
 /// Returns the mask of the bits below a position.
@@ -62,78 +75,62 @@ pub(super) const fn below(bit: u32) -> u128 {
 }
 
 impl Prefix {
-    /// Makes a prefix of these ascending boundaries: of all addresses, if there are none. The bits from position `limit` on are those of the
+    /// Makes a prefix of boundaries in any order: of all addresses, if there are none. The bits from position `limit` on are those of the
     /// boundaries.
     pub(super) fn new(boundaries: &[u128], limit: u32) -> Self {
         let one = boundaries.first().copied().unwrap_or_default();
         let different = boundaries.iter().fold(0, |bits, boundary| bits | (boundary ^ one));
-        let (varying, runs) = runs(with_spare(different, limit));
+        let (varying, runs) = runs(with_spare(runs(different).0, limit));
         let (run, more) = runs.split_first().map(|(run, more)| (*run, more.to_vec())).unwrap_or_default();
-        let within = if boundaries.is_empty() { u128::MAX } else { below(u128::BITS - varying.leading_zeros()) };
-        let mask = if boundaries.is_empty() { 0 } else { !varying };
-        Self {
-            constant: one & mask,
-            mask,
-            run,
-            more,
-            bits: varying.count_ones(),
-            base: None,
-            first: one & !within,
-            last: one | within,
-            lowest: one & mask,
-        }
+        let (mask, within) = match boundaries {
+            [] => (0, u128::MAX),
+            _ => (!varying, below(u128::BITS - varying.leading_zeros())),
+        };
+        Self { first: one & !within, constant: one & mask, mask, run, more, bits: varying.count_ones(), base: 0 }
     }
 
-    /// Returns the bits of an address that differ from the prefix's constant bits.
+    /// Returns the position of the highest varying bit. 0 if none varies.
+    pub(super) fn highest_varying(&self) -> u32 {
+        (!self.mask).checked_ilog2().unwrap_or(0)
+    }
+
+    /// Returns the bits of an address that differ from the constant bits.
     #[inline(always)]
     pub(super) const fn different(&self, address: u128) -> u128 {
         (address ^ self.constant) & self.mask
     }
 
-    /// Whether the address has the prefix's constant bits.
+    /// Returns the number of an address that has the constant bits.
     #[inline(always)]
-    pub(super) const fn agrees(&self, address: u128) -> bool {
-        self.different(address) == 0
+    pub(super) fn number(&self, address: u128) -> u32 {
+        self.base + self.varying(address)
     }
 
     /// Returns the varying bits of an address, moved together.
     #[inline(always)]
-    pub(super) fn varying(&self, address: u128) -> u32 {
+    fn varying(&self, address: u128) -> u32 {
         self.more.iter().fold(self.run.of(address), |number, run| number | run.of(address))
     }
 
-    /// Returns the number, counted from the base, of an address in the prefix that differs from its constant bits and is above the lowest
-    /// address with them.
+    /// Returns the number of the nearest address that has the constant bits, with no boundary of the prefix between the two. For an address
+    /// below all of those, the number before [`base`](Self::base), or 0.
+    #[inline(always)]
     pub(super) fn nearest(&self, address: u128) -> u32 {
-        let at = u128::BITS - 1 - self.different(address).leading_zeros();
-        if address >> at & 1 == 1 {
-            // Above all boundaries with the same higher bits.
-            self.varying(address | below(at))
-        } else {
-            // Below them, and above the lowest such address, so that the higher varying bits are not all 0.
-            self.varying(address & !below(at)) - 1
-        }
+        // Without branches, since addresses of the world and of a cluster mix; and in halves, as shifts of 128 bits have branches.
+        let ([high, low], [high_differs, low_differs]) = (halves(address), halves(self.different(address)));
+        let high_below = below_highest(high_differs);
+        let low_below = if high_differs == 0 { below_highest(low_differs) } else { u64::MAX };
+        let is_same = high_differs | low_differs == 0;
+        let is_above = is_same | (high & high_differs & !high_below | low & low_differs & !low_below != 0);
+        // The highest, or lowest, address with the same bits above the highest one that differs.
+        let moved = |half: u64, below: u64| if is_above { half | below } else { half & !below };
+        let moved = u128::from(moved(high, high_below)) << 64 | u128::from(moved(low, low_below));
+        self.number(moved).saturating_sub(u32::from(!is_above))
     }
 
-    /// Returns the numbers of the interval's addresses in the prefix. `None` if there are none.
-    pub(super) fn interval(&self, first: u128, last: u128) -> Option<(u32, u32)> {
-        let base = self.base?;
-        if last < self.first || first > self.last {
-            return None;
-        }
-        let from = if first > self.first { self.varying(first) } else { 0 };
-        let to = if last < self.last {
-            self.varying(last + 1).checked_sub(1)?
-        } else {
-            u32::try_from(size(self.bits) - 1).expect("at most 32 varying bits")
-        };
-        (from <= to).then_some((base + from, base + to))
-    }
-
-    /// Whether this boundary is between two numbers of the prefix.
-    pub(super) fn has(&self, boundary: u128) -> bool {
-        let has_boundaries = self.mask != 0;
-        has_boundaries && self.base.is_some() && self.agrees(boundary)
+    /// Whether a boundary has the constant bits. False if the prefix has no boundaries.
+    pub(super) const fn has(&self, boundary: u128) -> bool {
+        self.mask != 0 && self.different(boundary) == 0
     }
 }
 
@@ -144,28 +141,29 @@ fn with_spare(bits: u128, limit: u32) -> u128 {
     if spare.count_ones() <= FEW { spare } else { bits }
 }
 
-/// Joins the runs of bits with the narrowest gaps until there are at most [`RUNS`]. Returns the bits and the runs, lowest first.
+/// Joins runs across the narrowest constant bits between them: until there are at most [`RUNS`], and further while the bits are few. Returns
+/// the bits and the runs, lowest first.
 fn runs(mut bits: u128) -> (u128, Vec<Run>) {
     loop {
         let runs = split(bits);
-        if runs.len() <= RUNS {
-            return (bits, runs);
-        }
         let end = |run: &Run| run.from + run.mask.count_ones();
         let gaps = runs.windows(2).filter(|pair| pair[0].is_high == pair[1].is_high);
         let narrowest = gaps.min_by_key(|pair| pair[1].from - end(&pair[0]));
         let Some([lower, upper]) = narrowest.and_then(|pair| pair.first_chunk()) else { return (bits, runs) };
         let gap = below(upper.from) & !below(end(lower));
-        bits |= if lower.is_high { gap << 64 } else { gap };
+        let joined = bits | if lower.is_high { gap << 64 } else { gap };
+        if runs.len() <= RUNS && joined.count_ones() > FEW {
+            return (bits, runs);
+        }
+        bits = joined;
     }
 }
 
 /// Returns the runs of set bits within each half, lowest first.
-#[expect(clippy::cast_possible_truncation, reason = "the two halves")]
 fn split(bits: u128) -> Vec<Run> {
     let (mut runs, mut to) = (Vec::new(), 0);
     for is_high in [false, true] {
-        let mut left = if is_high { (bits >> 64) as u64 } else { bits as u64 };
+        let mut left = halves(bits)[usize::from(!is_high)];
         while left != 0 {
             let from = left.trailing_zeros();
             let length = (left >> from).trailing_ones();

@@ -81,13 +81,19 @@ pub(crate) struct LiveRules<'a, A> {
 }
 
 impl<'a, A: Address> LiveRules<'a, A> {
-    pub(crate) fn new(rules: &'a [Rule], protocols: &Protocols) -> Self {
+    /// Takes the rules that some packet of the family can match. `srcs` and `dsts` return the intervals of an address field.
+    pub(crate) fn new(
+        rules: &'a [Rule],
+        protocols: &Protocols,
+        srcs: impl Fn(&'a Addresses) -> &'a [(A, A)],
+        dsts: impl Fn(&'a Addresses) -> &'a [(A, A)],
+    ) -> Self {
         let last_service = protocols.point(u8::MAX, u16::MAX);
         let (mut live, mut all) = (Vec::new(), Vec::new());
         // Each set of services is expanded once, so that rules that share it also share the intervals.
         let mut known: HashMap<Option<usize>, (u32, u32), RandomState> = HashMap::default();
         for (at, rule) in (0u32..).zip(rules) {
-            let (src, dst) = (intervals(&rule.src), intervals(&rule.dst));
+            let (src, dst) = (srcs(&rule.src), dsts(&rule.dst));
             if src.is_empty() || dst.is_empty() {
                 continue;
             }
@@ -125,7 +131,8 @@ impl<'a, A: Address> LiveRules<'a, A> {
     }
 }
 
-fn intervals<A: Address>(addresses: &Addresses) -> &[(A, A)] {
+/// Returns the intervals of an address field.
+pub(crate) fn intervals<A: Address>(addresses: &Addresses) -> &[(A, A)] {
     match addresses {
         Addresses::Any => A::EVERY,
         Addresses::Set(set) => A::intervals(set),

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::super::tests::{choices, key, rule};
 use super::*;
+use crate::engine::Choice;
 use crate::simd::Level;
 use crate::{Action, AddressSet, Addresses, Key, OriginId, linear};
 
@@ -150,12 +151,16 @@ proptest! {
             (prop::collection::vec((0usize..4, 0u32..60), 0..9), prop::option::weighted(0.2, 0usize..20)),
             1..12,
         ),
+        is_narrow: bool,
     ) {
         let mut sets = sets;
         // One member of each family stays, so that no rule loses all members.
         sets.iter_mut().for_each(|set| set.extend([0, 1]));
         let mut gone = BTreeSet::new();
-        let before = Tables::build(named_pods(&sets)).unwrap();
+        let all = Choice::default();
+        let choice = if is_narrow { Choice { narrow: 0, ..all } } else { all };
+        let before = Tables::build_as(named_pods(&sets), &BuildOptions::default(), choice).unwrap();
+        prop_assert_eq!(before.describe().contains("32-bit numbers"), is_narrow);
         let mut tables = before.clone();
         for (moves, leaves) in steps {
             for (set, pod) in moves {

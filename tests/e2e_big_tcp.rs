@@ -21,6 +21,16 @@ fn service(server: &Pod) -> String {
     )
 }
 
+/// A node with two pods and an uplink.
+fn lab(pods: [&str; 2]) -> Lab {
+    let mut lab = Lab::new();
+    for pod in pods {
+        lab.pod(pod, &format!("{{app: {pod}}}"));
+    }
+    lab.outside();
+    lab
+}
+
 /// Regression: packets longer than an IPv4 header can express have a total length of 0. The tc program treated them as malformed and sent
 /// their segments to the worker. Connections then had a fifth of their speed and lost the packets above the port's limit. An uplink that
 /// does not accept such packets segments them as well. Over IPv6, the kernel inserts a jumbo header before the TCP header, which a Service's
@@ -32,10 +42,7 @@ fn tcp_packets_longer_than_an_ip_header_tells_stay_in_the_kernel() {
         println!("skipped: with attach: xdp pods send no segments to cut");
         return;
     }
-    let mut lab = Lab::new();
-    lab.pod("client", "{app: client}");
-    lab.pod("server", "{app: server}");
-    lab.outside();
+    let mut lab = lab(["client", "server"]);
     lab.more_config.push_str(CONFIG);
     lab.start(&service(lab.get("server")));
     let client = lab.get("client");
@@ -103,11 +110,7 @@ fn a_start_without_big_tcp_and_cleanup_restore_the_limits_that_it_changed() {
         println!("skipped: needs attach: tc and Linux 6.3");
         return;
     }
-    let mut lab = Lab::new();
-    lab.pod("a", "{app: a}");
-    lab.pod("b", "{app: b}");
-    lab.outside();
-    let Lasting { lab, mount } = &mut Lasting::of(lab);
+    let Lasting { lab, mount } = &mut Lasting::of(lab(["a", "b"]));
     // Somebody has set a limit of the uplink.
     lab.node.ip("link set ul0 gso_max_size 100000");
     let all = |lab: &Lab| {

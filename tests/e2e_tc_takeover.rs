@@ -146,6 +146,7 @@ fn what_has_another_layout_is_refused_whole_and_policy_holds() {
     lab.start(&rules());
     assert!(!lab.log().contains("taking over"), "{}", lab.log());
     assert!(lab.log().contains("its format version is not supported"), "{}", lab.log());
+    assert_eq!(lab.log().matches("the stored sessions are those of another version").count(), 1, "{}", lab.log());
     let mut new = None;
     eventually("it forwards", || {
         new = connect(lab.get("a"), lab.get("b"), PORT, PATIENCE).ok();

@@ -34,7 +34,7 @@ pub use planned::Planned;
 pub use policies::Policies;
 pub use reach::{Reach, ReachFormat};
 pub use replay::Replay;
-pub use resolve::{Destination, Dialled, Resolve};
+pub use resolve::{Destination, Resolve, ResolveTarget};
 pub use state::{EnforcementName, NamespaceDefault, PolicySemantics, State, semantics, without_captures};
 pub use target::{ServicePortWord, ServiceTarget, Target};
 

@@ -98,12 +98,12 @@ pub fn pods<'a>(cache: &'a Cache, name: &EndName) -> Result<Vec<&'a Arc<Pod>>, U
 
 /// Whether a name means a pod: by the pod's name, its workload's or its labels. Names of nodes and addresses mean none.
 pub(crate) fn means(name: &EndName, pod: &Pod) -> bool {
-    means_known(name, Known::of(pod, &pod.workload()))
+    means_known(name, KnownEnd::of(pod, &pod.workload()))
 }
 
-/// What is known about an end.
+/// What is known about an end of a connection. The state knows all of it about its pods; a running vswitch may know less.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Known<'a> {
+pub struct KnownEnd<'a> {
     /// Namespace and name of the pod. `None` if the end is not a pod.
     pub name: Option<(&'a str, &'a str)>,
     /// The pod's labels. `None` if they are not known.
@@ -112,7 +112,7 @@ pub struct Known<'a> {
     pub workload: Option<&'a object::Workload>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> KnownEnd<'a> {
     /// Returns what the state knows about a pod of this workload.
     pub fn of(pod: &'a Pod, workload: &'a object::Workload) -> Self {
         let name = Some((&*pod.name.namespace, &*pod.name.name));
@@ -120,8 +120,8 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Like [`means`], for an end of which not everything may be known.
-pub fn means_known(name: &EndName, pod: Known<'_>) -> bool {
+/// Whether a name means an end. False if what the name asks for is not known.
+pub fn means_known(name: &EndName, pod: KnownEnd<'_>) -> bool {
     let Some((namespace, own)) = pod.name else { return false };
     let is_of = |kind: Option<&str>, name: &PodName| {
         let is_one = |made: &object::Workload| made.name == name.name && kind.is_none_or(|kind| *made.kind == *kind);

@@ -13,7 +13,7 @@ use bulkhead_control::object::{Object, Pod};
 use bulkhead_control::service::{Action, Clients, Resolver};
 use bulkhead_control::source::{Options, ServiceKinds, Strictness, Unenforced};
 
-use crate::args::{Destination, Dialled, EndName, Resolve};
+use crate::args::{Destination, EndName, Resolve, ResolveTarget};
 use crate::bundle::Sources;
 use crate::fabric::End;
 use crate::named::Named;
@@ -33,7 +33,7 @@ pub fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
     check_node(&objects, &args.node)?;
     let node: Arc<str> = args.node.as_str().into();
     let client_ends = client_ends(&objects, &args.from)?;
-    if let Dialled::Service(target) = &args.to {
+    if let ResolveTarget::Service(target) = &args.to {
         service_named(&objects, &settings.service_proxy_name, &target.name)?;
     }
     let clients = Clients::new(&node, &settings, &objects);
@@ -76,14 +76,14 @@ fn client_ends(objects: &[Object], name: &EndName) -> anyhow::Result<Vec<End>> {
 }
 
 /// Returns the client's address and the destination, of one family.
-fn connection(resolver: &Resolver, clients: &[End], to: &Dialled) -> anyhow::Result<(IpAddr, Destination)> {
+fn connection(resolver: &Resolver, clients: &[End], to: &ResolveTarget) -> anyhow::Result<(IpAddr, Destination)> {
     match to {
-        Dialled::Service(target) => {
+        ResolveTarget::Service(target) => {
             let found = resolved(resolver, target, None, clients)?;
             let first = found.first().context("internal error: the Service has no address")?;
             Ok((first.0.address(), first.1))
         }
-        Dialled::Address(to) => {
+        ResolveTarget::Address(to) => {
             let from = clients.iter().map(End::address).find(|from| from.is_ipv4() == to.address.is_ipv4());
             let from = from.with_context(|| {
                 let from: Vec<String> = clients.iter().map(|client| client.address().to_string()).collect();

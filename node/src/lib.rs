@@ -105,6 +105,7 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
             return check(&preflight::nftables::check(&config), args.output);
         }
         let mut findings = told(&config, args);
+        findings.extend(preflight::handover::check(&config));
         findings.extend(preflight::routes::check(&config, &preflight::routes::pod_networks(&config)));
         findings.extend(preflight::services::known(&config));
         // Only here: a normal start logs each failed attempt to reach the server.
@@ -132,7 +133,6 @@ fn told(config: &Config, args: &Run) -> Vec<Finding> {
     findings.extend(preflight::server::bootstrap(config, &facts));
     findings.extend(preflight::masquerade::check(config));
     findings.extend(preflight::hubble::check(&config.hubble));
-    findings.extend(preflight::handover::check(config));
     findings
 }
 
@@ -140,9 +140,9 @@ fn told(config: &Config, args: &Run) -> Vec<Finding> {
 fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
     // Installed first, so that a signal stops everything below in order.
     let requests = signals::listen().context("cannot listen to signals")?;
-    // Before the other process ends, so that an update can still be stopped.
-    if args.standby {
-        preflight::handover::check(&config).iter().for_each(log::warn);
+    if config.dataplane != Dataplane::Nftables {
+        // Before the other process ends, so that an update can still be stopped.
+        say(&preflight::handover::check(&config));
     }
     if args.standby && !standby::stand_by(&requests)? {
         return Ok(ExitCode::SUCCESS);
@@ -155,6 +155,16 @@ fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
         return nft::start(config, args, &requests);
     }
     let findings = told(&config, args);
+    say(&findings);
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
+    if errors > 0 {
+        bail!("{errors} of the checks at start failed; nothing was touched");
+    }
+    Daemon::start(config, args, requests)?.run()
+}
+
+/// Logs the findings by their severity, except those that the running vswitch logs too.
+fn say(findings: &[Finding]) {
     for finding in findings.iter().filter(|finding| !finding.comes_again) {
         match finding.severity {
             Severity::Error => log::error(finding),
@@ -162,11 +172,6 @@ fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
             Severity::Note => log::info(finding),
         }
     }
-    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
-    if errors > 0 {
-        bail!("{errors} of the checks at start failed; nothing was touched");
-    }
-    Daemon::start(config, args, requests)?.run()
 }
 
 /// Prints the findings. Exit code 1 if the vswitch would not start.

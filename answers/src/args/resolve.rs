@@ -38,7 +38,7 @@ pub struct Resolve {
         value_name = "service/NAMESPACE/NAME[:PORT]|IP:PORT/PROTOCOL",
         help = "Destination: service/shop/web:http, 10.96.0.20:80/TCP or [fd00::20]:53/UDP; 10.96.0.20/ICMP for a ping"
     )]
-    pub to: Dialled,
+    pub to: ResolveTarget,
     /// JSON or YAML file with Service settings: service_cidrs, cluster_cidrs, node_port_addresses and others (docs/services.md)
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
@@ -49,14 +49,14 @@ pub struct Resolve {
 
 /// The destination as the user names it: a Service or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Dialled {
+pub enum ResolveTarget {
     /// A Service, by namespace and name.
     Service(ServiceTarget),
     /// An address and port.
     Address(Destination),
 }
 
-impl FromStr for Dialled {
+impl FromStr for ResolveTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

@@ -171,8 +171,9 @@ struct Side {
     prefixes: Vec<Prefix>,
     /// The index of the prefix with the most numbers.
     largest: usize,
-    /// The first and last address that has a number.
+    /// The lowest address that has a number.
     first: u128,
+    /// The highest address that has a number.
     last: u128,
     /// Whether some addresses have no number.
     is_partial: bool,

@@ -6,8 +6,8 @@ const RUNS: usize = 6;
 /// Spare bits above each run: eight times as many pods or nodes as the list names.
 const SPARE: u32 = 3;
 
-/// Maximum number of varying bits with spare ones, and of those that are joined to fewer runs. [`super::narrow`] has room for several prefixes
-/// of so many.
+/// Maximum number of varying bits with spare ones, and of those that are joined to fewer runs. 32-bit numbers have room for sixteen prefixes
+/// of 28 bits.
 const FEW: u32 = 28;
 
 /// A prefix that contains some of the boundaries, and no other.
@@ -33,8 +33,9 @@ pub(super) struct Prefix {
 struct Run {
     /// Whether it is in the high half.
     is_high: bool,
-    /// The position of the lowest bit in the half, and in the number.
+    /// The position of the run's lowest bit in the half.
     from: u32,
+    /// The position of the run's lowest bit in the number.
     to: u32,
     /// The run's bits, moved to position 0.
     mask: u64,
@@ -51,7 +52,7 @@ impl Run {
     }
 }
 
-/// Returns two to the power of `bits`. `u64::MAX` if that is more.
+/// Returns how many numbers a prefix with this many varying bits has: two to the power of `bits`. `u64::MAX` from 64 bits on.
 pub(super) fn size(bits: u32) -> u64 {
     1u64.checked_shl(bits).unwrap_or(u64::MAX)
 }

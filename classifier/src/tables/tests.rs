@@ -544,4 +544,12 @@ fn addresses_without_a_number_are_looked_up_as_addresses() {
         rules.remove(5);
         tables = tables.update(&[Change::Remove { at: 5 }], &BuildOptions::default()).unwrap();
     }
+    // Both forms exceed a limit that the one for addresses keeps.
+    let numbers = |max_bytes| {
+        let options = BuildOptions { max_bytes, ..BuildOptions::default() };
+        Tables::build_with(rules.clone(), &options).map(|tables| tables.describe().contains("32-bit numbers"))
+    };
+    let most = tables.bytes();
+    let built = [most, most * 3 / 4, most / 2].map(numbers);
+    assert!(matches!(built, [Ok(true), Ok(false), Err(BuildError::TooLarge { .. })]), "{built:?}");
 }

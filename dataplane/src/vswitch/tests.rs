@@ -83,7 +83,7 @@ impl Node {
         self.vswitch.add_port(id, 0, Box::new(port));
         self.peers[id.index()] = Some(LoopbackPeer::new(other, self.vswitch.pool().sibling()));
         // A worker that does not know the port yet drops packets to it.
-        self.vswitch.confirm();
+        assert!(self.vswitch.confirm());
     }
 
     fn send(&mut self, id: PortId, frame: &[u8]) {

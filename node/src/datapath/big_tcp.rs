@@ -64,6 +64,7 @@ impl BigTcp {
         self.earlier.iter().for_each(|earlier| earlier.forget(&entry.interface));
     }
 
+    /// Sets the size at the uplink, unless it has accepted or refused it already. Logs a refusal.
     fn ask_uplink(&mut self) {
         let Some(uplink) = &self.unasked else { return };
         match End::read(uplink, None).and_then(|end| self.raise(uplink, &[end])) {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bulkhead_answers::named::Known;
+use bulkhead_answers::named::KnownEnd;
 use bulkhead_control::object::{Labels, Workload};
 use bulkhead_dataplane::{PortKind, Snapshot};
 
@@ -50,8 +50,8 @@ impl End {
     }
 
     /// Returns what a selector looks at.
-    pub(super) fn known(&self) -> Known<'_> {
-        Known { name: self.name(), labels: self.labels.as_ref(), workload: self.workload.as_deref() }
+    pub(super) fn known(&self) -> KnownEnd<'_> {
+        KnownEnd { name: self.name(), labels: self.labels.as_ref(), workload: self.workload.as_deref() }
     }
 
     /// Returns a reserved identity, or for a pod a hash (FNV-1a) of namespace and labels, equal on all nodes. Hashes may collide.

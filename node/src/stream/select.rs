@@ -1,7 +1,7 @@
 //! Selects pods by name, namespace and labels.
 
 use bulkhead_answers::args::EndName;
-use bulkhead_answers::named::{self, Known};
+use bulkhead_answers::named::{self, KnownEnd};
 use bulkhead_answers::output;
 use bulkhead_control::object::Pod;
 use bulkhead_observe::admin::Failure;
@@ -15,7 +15,7 @@ pub(crate) struct Selector {
     labels: Vec<Vec<(String, Option<String>)>>,
 }
 
-/// Some pods, as the user named them.
+/// One value of `--pod`, which selects any number of pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PodWord {
     /// A namespace and a prefix of the pod's name, as in `shop/web-`. The namespace is `default` if omitted.
@@ -25,7 +25,10 @@ enum PodWord {
 }
 
 impl PodWord {
-    /// Parses the word. Hubble's clients send prefixes.
+    /// Parses the value. A text with one `/` or none is a prefix, as Hubble's clients send it.
+    ///
+    /// # Errors
+    /// A [`Failure`] `malformed` if the text looks like a workload or labels, and is neither.
     fn new(text: &str) -> Result<Self, Failure> {
         let is_name = text.contains(['=', ' ']) || text.matches('/').count() > 1;
         if !is_name {
@@ -41,13 +44,15 @@ impl PodWord {
         Ok(Self::Name(name, text.to_owned()))
     }
 
+    /// Returns the value as the user wrote it; a prefix with its namespace.
     fn text(&self) -> &str {
         match self {
             Self::Prefix(text) | Self::Name(_, text) => text,
         }
     }
 
-    fn means(&self, end: Known<'_>) -> bool {
+    /// Whether the value selects this end. False if what the value asks for is not known.
+    fn means(&self, end: KnownEnd<'_>) -> bool {
         match self {
             Self::Prefix(text) => {
                 let (namespace, prefix) = text.split_once('/').unwrap_or(("default", text));
@@ -112,11 +117,11 @@ impl Selector {
     }
 
     pub(crate) fn selects(&self, pod: &Pod) -> bool {
-        self.selects_known(Known::of(pod, &pod.workload()))
+        self.selects_known(KnownEnd::of(pod, &pod.workload()))
     }
 
     /// Like [`Self::selects`], for an end of which not everything is known.
-    pub(super) fn selects_known(&self, end: Known<'_>) -> bool {
+    pub(super) fn selects_known(&self, end: KnownEnd<'_>) -> bool {
         let is_labeled = |wanted: &Vec<(String, Option<String>)>| {
             let has = |(key, value): &(String, Option<String>)| {
                 let own = end.labels.and_then(|labels| labels.get(key.as_str()));
@@ -146,7 +151,7 @@ mod tests {
             let selector = Selector::new(&pods, &namespaces, &wanted).unwrap();
             let workload = Workload { kind: "Deployment".into(), name: "web".into() };
             let name = Some(("shop", "web-7d9"));
-            selector.selects_known(Known { name, labels: Some(&labels), workload: Some(&workload) })
+            selector.selects_known(KnownEnd { name, labels: Some(&labels), workload: Some(&workload) })
         };
         assert!(selects(&[], &[], &[]));
         assert!(selects(&["shop/web"], &[], &[]) && selects(&["x/y", "shop/"], &[], &[]));
@@ -156,7 +161,7 @@ mod tests {
         assert!(selects(&[], &[], &["app=db", "tier=front"]));
         assert!(Selector::new(&[], &[], &["=x".to_owned()]).is_err());
         let nobody = Selector::new(&["shop/web".to_owned()], &[], &[]).unwrap();
-        assert!(!nobody.selects_known(Known::default()) && Selector::default().is_everything());
+        assert!(!nobody.selects_known(KnownEnd::default()) && Selector::default().is_everything());
         // As `explain` takes them.
         for name in [
             "deploy/shop/web",

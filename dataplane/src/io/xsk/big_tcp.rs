@@ -16,7 +16,8 @@ use super::{XskError, netlink};
 const V6: u16 = 41;
 const V4: u16 = 63;
 
-/// The maximum lengths in bytes of an interface's unsegmented TCP packets. 65,536 by default.
+/// The maximum lengths, in bytes, of the TCP packets that the kernel gives an interface to segment (`gso_ipv4_max_size` and
+/// `gso_max_size` of `ip link`). 65,536 by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpLimits {
     /// Over IPv4.

@@ -40,6 +40,6 @@ pub(super) const WAY: i16 = SLOT - 8;
 pub(super) const PEER_KEY: i16 = WAY - 8 - key::LEN;
 /// tc programs only: TCP's sequence number in host order, 8 bytes; 0 for other protocols.
 pub(super) const SEQUENCE: i16 = PEER_KEY - 8;
-/// The length in bytes of the packet's jumbo header, before the transport header: 0 or [`JUMBO_HEADER`](super::flow_headers::JUMBO_HEADER).
-/// 8 bytes on the stack.
+/// The length in bytes of the jumbo header before the packet's transport header: 0 if there is none, as always in XDP programs, else
+/// [`JUMBO_HEADER`](super::flow_headers::JUMBO_HEADER). 8 bytes on the stack.
 pub(super) const JUMBO: i16 = SEQUENCE - 8;

@@ -20,11 +20,14 @@ use crate::preflight::namespace_path;
 /// An interface, and the limits that it had before, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct End {
+    /// The interface's name in its network namespace.
     pub(super) interface: String,
     /// The network namespace, as a name or path. `None` for the vswitch's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) netns: Option<String>,
+    /// The limit over IPv4, in bytes.
     pub(super) v4: u32,
+    /// The limit over IPv6, in bytes.
     pub(super) v6: u32,
 }
 
@@ -59,10 +62,12 @@ impl End {
     }
 }
 
-/// What `big_tcp` changed for a port: the limit that it set, in bytes, and the ends of the port's link.
-#[derive(Debug, Default, Serialize, Deserialize)]
+/// What `big_tcp` changed for a port.
+#[derive(Debug, Serialize, Deserialize)]
 struct Record {
+    /// The limit that it set, over both families, in bytes.
     set: u32,
+    /// The interfaces at which it set the limit, with their limits before: the port's, and the pod's end of a veth.
     ends: Vec<End>,
 }
 
@@ -94,10 +99,15 @@ impl EarlierLimits {
             }
         }
         fs::create_dir_all(&self.folder)?;
-        self.forget(port);
-        symlink(serde_json::to_string(&Record { set, ends })?, self.folder.join(port))
+        // Renamed, so that a process that is killed here leaves the old record or the new one. No interface has a space in its name.
+        let unfinished = format!("{port} new");
+        self.forget(&unfinished);
+        let unfinished = self.folder.join(unfinished);
+        symlink(serde_json::to_string(&Record { set, ends })?, &unfinished)?;
+        fs::rename(unfinished, self.folder.join(port))
     }
 
+    /// Reads a port's record. `None` if there is none, or another version wrote it.
     fn read(&self, port: &str) -> Option<Record> {
         let text = fs::read_link(self.folder.join(port)).ok()?;
         serde_json::from_str(text.to_str()?).ok()
@@ -119,20 +129,26 @@ impl EarlierLimits {
     }
 
     /// Restores all recorded limits that nobody has changed since, and removes the records and their empty folders. Logs a limit that cannot
-    /// be restored. Returns whether it restored any.
+    /// be restored, and keeps its record for the next attempt. Returns whether it restored any.
     pub(crate) fn restore(&self) -> bool {
         let mut has_restored = false;
         for port in self.ports() {
-            let Record { set, ends } = self.read(&port).unwrap_or_default();
-            for end in ends {
+            let mut is_complete = true;
+            for (end, set) in self.read(&port).iter().flat_map(|record| record.ends.iter().map(|end| (end, record.set)))
+            {
                 match end.restore(set) {
                     Ok(restored) => has_restored |= restored,
                     // The pod is gone, or its namespace is not in reach: then it loses its interface with the plugin.
                     Err(XskError::NoInterface { .. } | XskError::Namespace { .. }) => {}
-                    Err(error) => log::warn(&format!("port {port}: big_tcp is not undone: {error}")),
+                    Err(error) => {
+                        is_complete = false;
+                        log::warn(&format!("port {port}: big_tcp is not undone: {error}"));
+                    }
                 }
             }
-            self.forget(&port);
+            if is_complete {
+                self.forget(&port);
+            }
         }
         // Fails if somebody else has something there.
         if fs::remove_dir(&self.folder).is_ok() {
@@ -149,6 +165,7 @@ impl EarlierLimits {
     }
 }
 
+/// Runs `act` on a thread in the network namespace. `None` is the calling thread's own.
 fn within<T: Send>(netns: Option<&str>, act: impl FnOnce() -> Result<T, XskError> + Send) -> Result<T, XskError> {
     match netns {
         Some(netns) => in_namespace(&namespace_path(netns), act).and_then(|done| done),

@@ -7,6 +7,8 @@ mod repeated;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ahash::RandomState;
+
 use super::cluster;
 use super::cluster_policy::{self, Unknown};
 use super::decode::Decoded;
@@ -28,10 +30,10 @@ pub(super) struct Loader {
     options: Options,
     /// Objects in the order of the inputs. Objects that do not count leave an empty slot.
     slots: Vec<Slot>,
-    seen: HashMap<ObjectKey, usize>,
+    seen: HashMap<ObjectKey, usize, RandomState>,
     /// Workloads' templates. `None` for a workload that is given twice.
     templates: Vec<Option<Placed>>,
-    seen_templates: HashMap<ObjectKey, usize>,
+    seen_templates: HashMap<ObjectKey, usize, RandomState>,
     /// The objects that could not be read completely, so that their labels, addresses or ports are unknown.
     unknown: Unknown,
     /// The result of loading so far. Its `objects` are filled in at the end, from `slots`.
@@ -83,9 +85,9 @@ impl Loader {
         Self {
             options,
             slots: Vec::new(),
-            seen: HashMap::new(),
+            seen: HashMap::default(),
             templates: Vec::new(),
-            seen_templates: HashMap::new(),
+            seen_templates: HashMap::default(),
             unknown: Unknown::default(),
             loaded: Loaded::default(),
             errors: SourceErrors::default(),

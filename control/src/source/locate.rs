@@ -51,8 +51,9 @@ pub(super) struct Nearby<'a> {
 
 impl<'a> Nearby<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        let behind = text.match_indices('\n').map(|(at, _)| at + 1);
-        Self { text, starts: std::iter::once(0).chain(behind).collect() }
+        let mut starts = vec![0];
+        starts.extend(memchr::memchr_iter(b'\n', text.as_bytes()).map(|at| at + 1));
+        Self { text, starts }
     }
 
     /// Returns the lines of fields, given by their paths in the object, as [`lines`] does. `line` is the object's, and `is_item` is true if

@@ -23,6 +23,7 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::thread;
 
+use memchr::{memchr_iter, memmem};
 use serde_saphyr::Spanned;
 
 use super::document::{Document, Item, Items, MAX_OBJECTS};
@@ -90,7 +91,7 @@ fn cut(text: &str, range: Range<usize>, most: usize, next: impl Fn(&str) -> Opti
 
 /// Returns the number of line breaks in a text.
 fn breaks(text: &str) -> usize {
-    text.bytes().filter(|&byte| byte == b'\n').count()
+    memchr_iter(b'\n', text.as_bytes()).count()
 }
 
 /// Returns the first line break of a text, `\n` or `\r\n`. Returns `\n` if the text has none.
@@ -196,7 +197,7 @@ fn json_list(text: &str, threads: usize) -> Option<Parsed> {
         let text = text[piece].trim_end();
         let text = text.strip_suffix(',').unwrap_or(text);
         let mut items = Vec::new();
-        let ends = text.match_indices(&between).map(|(at, _)| (at + one, behind(at)));
+        let ends = memmem::find_iter(text.as_bytes(), &between).map(|at| (at + one, behind(at)));
         let mut start = 0;
         for (end, next) in ends.chain([(text.len(), text.len())]) {
             let tree: Tree = serde_json::from_str(&text[start..end]).ok()?;

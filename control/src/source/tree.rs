@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use serde_saphyr::Spanned;
 
@@ -20,6 +20,19 @@ const MAX_WEIGHT: usize = 1 << 25;
 
 /// Estimated memory of a value besides its text, in bytes.
 const VALUE_WEIGHT: usize = 64;
+
+/// Fields whose lists no reader looks into, although they are most of a pod's and a node's text. Such a list is read as an empty one, so that
+/// a policy that has it still has an unknown field.
+const UNUSED_LISTS: [&str; 8] = [
+    "containerStatuses",
+    "env",
+    "envFrom",
+    "images",
+    "initContainerStatuses",
+    "managedFields",
+    "volumeMounts",
+    "volumes",
+];
 
 /// An object found in a text.
 #[derive(Debug)]
@@ -138,10 +151,43 @@ impl<'de> Visitor<'de> for TreeVisitor<'_> {
         let mut fields = Map::new();
         while let Some(key) = access.next_key::<String>()? {
             self.0.take(key.len())?;
-            let value = access.next_value_seed(self.0)?;
+            let value = match UNUSED_LISTS.contains(&key.as_str()) {
+                true => access.next_value_seed(Unused(self.0))?,
+                false => access.next_value_seed(self.0)?,
+            };
             insert_once(&mut fields, key, value)?;
         }
         Ok(Value::Object(fields))
+    }
+}
+
+/// Reads the value of one of [`UNUSED_LISTS`]. Another value than a list is a label's, or has another meaning.
+struct Unused<'a>(&'a Room);
+
+impl<'de> DeserializeSeed<'de> for Unused<'_> {
+    type Value = Value;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unused<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    scalars!(|value| value);
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        while access.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Value::Array(Vec::new()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Value, A::Error> {
+        TreeVisitor(self.0).visit_map(access)
     }
 }
 
@@ -163,4 +209,38 @@ pub(super) fn insert_once<E: serde::de::Error>(
 
 pub(super) fn line_number<T>(spanned: &Spanned<T>) -> usize {
     usize::try_from(spanned.referenced.line()).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::tests::{errors, policy_text};
+    use super::*;
+
+    /// Both notations of one value.
+    fn both(text: &str) -> [Value; 2] {
+        let json: Tree = serde_json::from_str(text).unwrap();
+        let yaml: Tree = serde_saphyr::from_str(text).unwrap();
+        [json.0, yaml.0]
+    }
+
+    #[test]
+    fn a_list_that_no_reader_looks_into_is_empty_and_what_is_named_alike_stays() {
+        let text = r#"{"spec": {"containers": [{"env": [{"name": "a"}, [], 3], "ports": [1]}], "volumes": []},
+            "metadata": {"labels": {"env": "prod", "images": ""}, "managedFields": [{"a": {"a": 1}}]},
+            "endpoints": [{"conditions": {"ready": true, "env": [1]}}], "images": null, "volumeMounts": 7}"#;
+        let expected = json!({"spec": {"containers": [{"env": [], "ports": [1]}], "volumes": []},
+            "metadata": {"labels": {"env": "prod", "images": ""}, "managedFields": []},
+            "endpoints": [{"conditions": {"ready": true, "env": []}}], "images": null, "volumeMounts": 7});
+        assert_eq!(both(text), [expected.clone(), expected]);
+    }
+
+    #[test]
+    fn a_policy_with_such_a_list_has_an_unknown_field() {
+        let errors = errors(&policy_text("podSelector: {}\nenv: [{name: a}]"));
+        assert!(errors.len() == 1 && errors[0].contains("unknown field `env`"), "{errors:?}");
+        let errors = self::errors(&policy_text("podSelector: {matchLabels: {env: [a]}}"));
+        assert!(errors.len() == 1 && errors[0].contains("sequence"), "{errors:?}");
+    }
 }

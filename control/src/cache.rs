@@ -3,6 +3,7 @@
 
 mod derived;
 mod event;
+mod label_index;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,17 +12,16 @@ use std::sync::Arc;
 use ahash::AHashMap;
 
 pub use self::event::{CacheChange, Event};
+use self::label_index::LabelIndex;
 use crate::object::{
-    ClusterPolicy, ClusterPolicyName, Enforcement, IngressIsolation, Labels, Namespace, NamespaceScope, Node, Object,
-    Pod, PodName, PodPeer, Policy, PolicyName,
+    ClusterPolicy, ClusterPolicyName, Enforcement, IngressIsolation, Labels, NAMESPACE_NAME_LABEL, Namespace,
+    NamespaceScope, Node, Object, Pod, PodName, PodPeer, Policy, PolicyName,
 };
 use crate::selector::{Condition, Selector};
 
 /// A short identifier of a pod, used inside the pipeline. May be reused after the event that removed the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodKey(u32);
-
-type LabelPair = (Arc<str>, Arc<str>);
 
 /// The cluster's objects as of the last event, with indexes of the pods by name, namespace, label and address.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub struct Cache {
     free: Vec<PodKey>,
     gone: Vec<PodName>,
     pods_by_namespace: AHashMap<Arc<str>, BTreeSet<PodKey>>,
-    pods_by_label: AHashMap<LabelPair, BTreeSet<PodKey>>,
+    pods_by_label: LabelIndex,
     /// The pods with each address: usually one, two while an address moves from a terminated pod to another one.
     pods_by_address: AHashMap<IpAddr, BTreeSet<PodKey>>,
     /// Running host-network pods, by node.
@@ -178,9 +178,7 @@ impl Cache {
     fn reindex(&mut self, key: PodKey, old: Option<&Pod>, new: Option<&Pod>) {
         if let Some(pod) = old {
             remove_from(&mut self.pods_by_namespace, &pod.name.namespace, key);
-            for (label, value) in &pod.labels {
-                remove_from(&mut self.pods_by_label, &(label.clone(), value.clone()), key);
-            }
+            self.pods_by_label.remove(key, pod);
             for address in &pod.addresses {
                 remove_from(&mut self.pods_by_address, address, key);
             }
@@ -190,9 +188,7 @@ impl Cache {
         }
         if let Some(pod) = new {
             self.pods_by_namespace.entry(pod.name.namespace.clone()).or_default().insert(key);
-            for (label, value) in &pod.labels {
-                self.pods_by_label.entry((label.clone(), value.clone())).or_default().insert(key);
-            }
+            self.pods_by_label.insert(key, pod);
             for &address in &pod.addresses {
                 self.pods_by_address.entry(address).or_default().insert(key);
             }
@@ -299,39 +295,42 @@ impl Cache {
         self.selected_by(peer).next().is_some()
     }
 
-    /// Returns the keys of the endpoints that a peer selects, in no order. The scope is matched once for each namespace, not for each pod.
-    fn selected_by<'a>(&'a self, peer: &'a PodPeer) -> Box<dyn Iterator<Item = PodKey> + 'a> {
-        let PodPeer { namespaces: scope, pods } = peer;
-        let is_one = |key: &PodKey| self.pod(*key).is_some_and(|pod| pod.is_endpoint() && pods.matches(&pod.labels));
-        if let NamespaceScope::Own(namespace) = scope {
-            return Box::new(self.pods_by_namespace.get(namespace).into_iter().flatten().copied().filter(is_one));
-        }
-        let Some(candidates) = self.candidates(pods) else {
-            let covered = self.pods_by_namespace.iter().filter(|(namespace, _)| self.scope_covers(scope, namespace));
-            return Box::new(covered.flat_map(|(_, keys)| keys).copied().filter(is_one));
-        };
-        let mut known = AHashMap::new();
-        Box::new(candidates.filter(is_one).filter(move |key| {
-            let namespace = self.pod(*key).map(|pod| &pod.name.namespace);
-            namespace.is_some_and(|name| *known.entry(name).or_insert_with(|| self.scope_covers(scope, name)))
-        }))
+    /// Returns the keys of the endpoints that a peer selects, in no order.
+    fn selected_by<'a>(&'a self, peer: &'a PodPeer) -> impl Iterator<Item = PodKey> {
+        let pods = self.pods_matching(&peer.namespaces, &peer.pods);
+        pods.filter(|(_, pod)| pod.is_endpoint()).map(|(key, _)| key)
     }
 
-    /// Returns a superset of the selected pods: those that meet the requirement with the fewest pods. `None` if no requirement is indexed.
-    fn candidates<'a>(&'a self, selector: &'a Selector) -> Option<impl Iterator<Item = PodKey> + 'a> {
-        let postings = |key: &Arc<str>, values: &'a [Arc<str>]| {
-            let key = key.clone();
-            values.iter().filter_map(move |value| self.pods_by_label.get(&(key.clone(), value.clone())))
+    /// Returns the pods that a selector selects in the namespaces of a scope, in no order. Visits only the pods that meet the requirement
+    /// with the fewest pods. The scope is matched once for each namespace, not for each pod.
+    pub fn pods_matching<'a: 's, 's>(
+        &'a self,
+        scope: &'s NamespaceScope,
+        selector: &'s Selector,
+    ) -> impl Iterator<Item = (PodKey, &'a Arc<Pod>)> + use<'a, 's> {
+        type Groups<'a> = Box<dyn Iterator<Item = (&'a Arc<str>, &'a BTreeSet<PodKey>)> + 'a>;
+        let names = names_of(scope);
+        let groups: Groups<'s> = match (self.pods_by_label.rarest(selector, names), names) {
+            (Some(groups), _) => Box::new(groups),
+            (None, Some(names)) => Box::new(names.iter().filter_map(|name| self.pods_by_namespace.get_key_value(name))),
+            (None, None) => Box::new(self.pods_by_namespace.iter()),
         };
-        let (key, values) = selector
-            .requirements()
-            .iter()
-            .filter_map(|requirement| match &requirement.condition {
-                Condition::In(values) => Some((&requirement.key, values.as_slice())),
+        let covered = groups.filter(|(namespace, _)| self.scope_covers(scope, namespace));
+        let pods = covered.flat_map(|(_, keys)| keys).filter_map(|&key| Some((key, self.pod(key)?)));
+        pods.filter(|(_, pod)| selector.matches(&pod.labels))
+    }
+}
+
+/// Returns the only namespaces that a scope can cover, by name. `None` if it can cover others.
+fn names_of(scope: &NamespaceScope) -> Option<&[Arc<str>]> {
+    match scope {
+        NamespaceScope::Own(own) => Some(std::slice::from_ref(own)),
+        NamespaceScope::Selected(selector) => {
+            selector.requirements().iter().find_map(|requirement| match &requirement.condition {
+                Condition::In(names) if &*requirement.key == NAMESPACE_NAME_LABEL => Some(names.as_slice()),
                 _ => None,
             })
-            .min_by_key(|(key, values)| postings(key, values).map(BTreeSet::len).sum::<usize>())?;
-        Some(postings(key, values).flatten().copied())
+        }
     }
 }
 
@@ -380,6 +379,12 @@ fn remove_from<K: std::hash::Hash + Eq>(index: &mut AHashMap<K, BTreeSet<PodKey>
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use proptest::prelude::*;
+    use proptest::test_runner::TestRunner;
+
     use super::*;
     use crate::fixtures::{namespace, pod};
 
@@ -403,27 +408,82 @@ mod tests {
         assert_eq!((cache.pods.len(), cache.pod_keys.len(), cache.pods_by_label.len()), (1, 1, 1));
     }
 
-    #[test]
-    fn the_label_index_and_the_scan_find_the_same_pods() {
-        let mut cache = Cache::default();
-        cache.apply(Event::Apply(namespace("x", "team=red")));
-        cache.apply(Event::Apply(namespace("y", "team=blue")));
-        for (at, ns) in ["x", "y", "x", "y"].into_iter().enumerate() {
-            cache.apply(Event::Apply(pod(
-                &format!("{ns}/p{at}"),
-                &format!("10.0.0.{at}"),
-                "n",
-                &format!("app=a{}", at / 2),
-            )));
+    /// What the selectors of the test below reached: one namespace, namespaces by name, by label, all of them; pods with a label, and without.
+    static REACHED: [AtomicU32; 6] = [const { AtomicU32::new(0) }; 6];
+
+    /// Returns the conjunction of requirements that are separated by `;`.
+    fn selector(text: &str) -> Selector {
+        let requirements = text.split(';').map(crate::fixtures::selector);
+        Selector::new(requirements.flat_map(|one| one.requirements().to_vec()))
+    }
+
+    fn scope(number: usize) -> NamespaceScope {
+        let selected = |text| NamespaceScope::Selected(selector(text));
+        match number {
+            0 => NamespaceScope::Own("y".into()),
+            1 => selected("kubernetes.io/metadata.name in (x,y,unknown)"),
+            2 => selected("kubernetes.io/metadata.name in (x,y);team=red"),
+            3 => selected("team=red"),
+            4 => selected("team!=red"),
+            _ => selected(""),
         }
-        let everywhere = NamespaceScope::Selected(Selector::everything());
-        let selector = |text: &str| crate::fixtures::selector(text);
-        let count = |pods: &str, namespaces| cache.pods_of_peer(&PodPeer { namespaces, pods: selector(pods) }).len();
-        assert_eq!(count("app=a0", everywhere.clone()), 2);
-        assert_eq!(count("app in (a0,a1)", everywhere.clone()), 4);
-        assert_eq!(count("app!=a0", everywhere), 2);
-        assert_eq!(count("app=a1", NamespaceScope::Selected(selector("team=red"))), 1);
-        assert_eq!(count("", NamespaceScope::Own("y".into())), 2);
+    }
+
+    #[test]
+    fn the_label_index_and_a_scan_find_the_same_pods() {
+        let labels = ["", "app=a", "app=b", "app=a,tier=web", "tier=web", "tier=db"];
+        let selectors = [
+            "",
+            "app=a",
+            "app in (a,b)",
+            "app in (b,c);tier=web",
+            "app!=a",
+            "tier=db;app!=a",
+            "tier in (web,db);app=a",
+        ];
+        // A pod by namespace and number, with labels or removed.
+        let events = prop::collection::vec((0..3usize, 0..6u8, prop::option::weighted(0.8, 0..labels.len())), 1..40);
+        let mut runner = TestRunner::new(ProptestConfig::with_cases(300));
+        runner
+            .run(&events, |events| {
+                let mut cache = Cache::default();
+                // The third namespace has no object.
+                cache.apply(Event::Apply(namespace("x", "team=red")));
+                cache.apply(Event::Apply(namespace("y", "team=blue")));
+                for (space, number, has) in events {
+                    let (space, name) = (["x", "y", "z"][space], format!("p{number}"));
+                    cache.apply(match has {
+                        Some(at) => {
+                            let address = format!("10.0.0.{number}");
+                            Event::Apply(pod(&format!("{space}/{name}"), &address, "n", labels[at]))
+                        }
+                        None => Event::DeletePod(PodName::new(space, name)),
+                    });
+                }
+                for (number, wanted) in (0..6).flat_map(|number| selectors.map(|wanted| (number, wanted))) {
+                    let (scope, wanted) = (scope(number), selector(wanted));
+                    let is_one =
+                        |pod: &Pod| wanted.matches(&pod.labels) && cache.scope_covers(&scope, &pod.name.namespace);
+                    let scan: BTreeSet<PodKey> =
+                        cache.pods().filter(|(_, pod)| is_one(pod)).map(|(key, _)| key).collect();
+                    let found: Vec<PodKey> = cache.pods_matching(&scope, &wanted).map(|(key, _)| key).collect();
+                    prop_assert_eq!(found.len(), scan.len(), "none twice");
+                    if !scan.is_empty() {
+                        let kind = match number {
+                            0 => 0,
+                            1 | 2 => 1,
+                            3 | 4 => 2,
+                            _ => 3,
+                        };
+                        REACHED[kind].fetch_add(1, Relaxed);
+                        REACHED[4 + usize::from(wanted.requirements().is_empty())].fetch_add(1, Relaxed);
+                    }
+                    prop_assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), scan);
+                }
+                Ok(())
+            })
+            .unwrap();
+        assert!(REACHED.iter().all(|count| count.load(Relaxed) > 100), "{REACHED:?}");
     }
 
     #[test]

@@ -49,10 +49,10 @@ impl<'a> Subject<'a> {
         let own = cache.policies().values();
         let own = own.filter(|policy| policy.fault.is_none() && policy.version != PolicyVersion::NamespaceIsolation);
         let own = own.map(|policy| {
-            let selected = cache.pods_in(&policy.name.namespace).map(|(_, pod)| pod);
-            let (pods, others): (Vec<_>, Vec<_>) = selected
-                .filter(|pod| policy.subject.matches(&pod.labels) && !pod.finished)
-                .partition(|pod| pod.is_endpoint());
+            let own = NamespaceScope::Own(policy.name.namespace.clone());
+            let selected = cache.pods_matching(&own, &policy.subject).map(|(_, pod)| pod);
+            let (pods, others): (Vec<_>, Vec<_>) =
+                selected.filter(|pod| !pod.finished).partition(|pod| pod.is_endpoint());
             let lists = [(Direction::Ingress, &policy.ingress), (Direction::Egress, &policy.egress)];
             let rules = lists.into_iter().flat_map(|(direction, rules)| {
                 let rule = move |(at, traffic)| Rule { direction, at, action: RuleAction::Accept, traffic };

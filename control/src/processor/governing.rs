@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::cache::{Cache, PodKey};
-use crate::object::{ClusterPolicy, ClusterRule, Enforcement, Peer, Pod, Policy, PolicyName, PolicyRule, RuleAction};
+use crate::object::{
+    ClusterPolicy, ClusterRule, Enforcement, NamespaceScope, Peer, Pod, Policy, PolicyName, PolicyRule, RuleAction,
+};
 use crate::origin::Direction;
 use crate::work::Work;
 
@@ -43,17 +45,15 @@ impl Governing {
 
     /// Returns the selected pods, including pods that are not endpoints.
     pub(super) fn subjects(&self, cache: &Cache, work: &mut Work) -> BTreeSet<PodKey> {
-        match self {
+        let pods: BTreeSet<PodKey> = match self {
             Self::Namespaced(policy) => {
-                let pods = cache.pods_in(&policy.name.namespace).inspect(|_| work.pods += 1);
-                pods.filter(|(_, pod)| policy.subject.matches(&pod.labels)).map(|(key, _)| key).collect()
+                let own = NamespaceScope::Own(policy.name.namespace.clone());
+                cache.pods_matching(&own, &policy.subject).map(|(key, _)| key).collect()
             }
-            Self::Cluster(policy) => {
-                let pods = cache.pods_of_peer(&policy.subject);
-                work.pods += pods.len() as u64;
-                pods
-            }
-        }
+            Self::Cluster(policy) => cache.pods_of_peer(&policy.subject),
+        };
+        work.pods += pods.len() as u64;
+        pods
     }
 
     /// Whether a rule denies quarantined addresses.

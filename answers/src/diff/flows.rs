@@ -62,15 +62,9 @@ pub(super) fn read(args: &Diff, captures: &[PathBuf]) -> anyhow::Result<Option<V
     if captures.is_empty() && args.flows.is_empty() {
         return Ok(None);
     }
-    let mut seen = Observations::default();
-    for path in captures {
-        logged::read_capture(path, args.tcp_pickup, &mut seen)?;
-    }
-    for path in &args.flows {
-        logged::read_log(path, args.state.lenient, &mut seen)?;
-    }
-    logged::tell(&seen);
-    Ok(Some(seen.flows()))
+    let mut seen = Observations::new(args.state.lenient);
+    logged::read(captures, &args.flows, args.tcp_pickup, &mut seen)?;
+    logged::flows_of(&mut seen).map(Some)
 }
 
 /// Judges the flows with both states. Addresses and endpoints of Services are those of the old state, in which `finder` searches.

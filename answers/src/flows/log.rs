@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Observations, Read1, conntrack, hubble, own};
+use bulkhead_dataplane::io::CaptureError;
+
+use super::{MAX_FLOWS, Observations, Place, Read1, conntrack, hubble, own};
 use crate::bundle::weight;
 
 /// Maximum length of a line in bytes. Hubble's lines have a few thousand.
@@ -23,7 +25,7 @@ const MAX_UNREAD: u64 = 1 << 20;
 /// Maximum number of faults that are counted separately. Some of them quote the line.
 const MAX_FAULTS: usize = 1000;
 
-/// Why a flow log cannot be read.
+/// Why a flow log or a capture cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The file cannot be read.
@@ -48,14 +50,25 @@ pub enum LogError {
         /// What is wrong with the line.
         fault: String,
     },
+    /// The capture is damaged. Packets before the damage were counted.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// There are more than [`MAX_FLOWS`] flows.
+    #[error(
+        "{place}: more than {MAX_FLOWS} flows: different clients, servers, ports and verdicts\n  help: read a log of a shorter time; with \
+         --lenient, further flows are counted and left out"
+    )]
+    TooMany {
+        /// Position of the first observation of a flow that was left out.
+        place: Place,
+    },
 }
 
 /// Reads a log to its end.
 ///
 /// # Errors
-/// If the file cannot be read or, unless `lenient`, a line cannot be parsed. With `lenient`, such lines are counted in
-/// [`Observations::unread`].
-pub fn read(file: &str, mut from: impl BufRead, lenient: bool, into: &mut Observations) -> Result<(), LogError> {
+/// If the file cannot be read or, unless the observations are lenient, a line cannot be parsed or there are too many flows.
+pub fn read(file: &str, mut from: impl BufRead, into: &mut Observations) -> Result<(), LogError> {
     let name: Arc<str> = file.into();
     let failed = |error| LogError::Read { file: name.clone(), error };
     let (mut line, mut bytes) = (0, Vec::new());
@@ -79,16 +92,17 @@ pub fn read(file: &str, mut from: impl BufRead, lenient: bool, into: &mut Observ
         };
         match outcome {
             Ok(()) => (into.read, read) = (into.read + 1, read + 1),
-            Err(_) if lenient && read == 0 && unread == MAX_UNREAD => {
+            Err(_) if into.lenient && read == 0 && unread == MAX_UNREAD => {
                 let fault = format!("neither this line nor the {MAX_UNREAD} before it can be read");
                 return Err(LogError::Line { file: name, line, fault });
             }
-            Err(fault) if lenient => {
+            Err(fault) if into.lenient => {
                 unread += 1;
                 into.cannot_read(fault);
             }
             Err(fault) => return Err(LogError::Line { file: name, line, fault }),
         }
+        into.check()?;
     }
 }
 

@@ -16,6 +16,9 @@
 //!
 //! **Invariant.** What a log does not say is unknown, with the reason, and never guessed: without a known client there is no destination
 //! port. A line that cannot be parsed is an error, or is counted with --lenient.
+//!
+//! **Bounds.** Sources of any length are read in bounded memory. Sessions that have not been seen for long are folded into their flows
+//! ([`recent`]). More than [`MAX_FLOWS`] flows are an error, or are counted with --lenient.
 
 mod conntrack;
 pub mod find;
@@ -23,20 +26,26 @@ mod hubble;
 mod log;
 mod own;
 mod packets;
+mod recent;
 #[cfg(test)]
 mod tests;
 pub mod verdict;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bulkhead_classifier::protocol;
 use bulkhead_control::object::{PodName, Transport};
+use indexmap::IndexMap;
+use indexmap::map::Entry;
 
 pub use log::{LogError, read};
-pub use packets::{PacketError, from_capture};
+pub use packets::from_capture;
+use recent::Recent;
+
+/// Maximum number of flows. A flow takes about 330 bytes.
+pub const MAX_FLOWS: usize = 1 << 17;
 
 /// Outcome of parsing a line: `Err` describes the fault.
 type Read1 = Result<(), String>;
@@ -259,10 +268,45 @@ struct Session {
     ended: bool,
 }
 
+/// The flows of the sessions that are over, or have not been seen for long.
+#[derive(Debug)]
+struct Folded {
+    flows: IndexMap<(Conversation, Said), Tally>,
+    /// Maximum number of flows.
+    most: usize,
+    /// Number of sessions of further flows.
+    left_out: u64,
+    /// Position of the first of those. `None` if there are none.
+    left_out_at: Option<Place>,
+}
+
+impl Folded {
+    fn add(&mut self, conversation: Conversation, Session { said, tally, .. }: Session) {
+        let is_full = self.flows.len() >= self.most;
+        match self.flows.entry((conversation, said)) {
+            Entry::Vacant(_) if is_full => {
+                self.left_out += tally.sessions;
+                self.left_out_at.get_or_insert(tally.place);
+            }
+            Entry::Vacant(vacant) => _ = vacant.insert(tally),
+            Entry::Occupied(mut occupied) => {
+                let flow = occupied.get_mut();
+                flow.add(&tally);
+                flow.place = tally.place.min(flow.place.clone());
+            }
+        }
+    }
+}
+
 /// All sessions read from captures and flow logs so far, with their losses.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Observations {
-    sessions: HashMap<SessionKey, Session>,
+    /// Whether lines that cannot be read, and flows beyond the maximum, are counted instead of being errors.
+    lenient: bool,
+    sessions: Recent<SessionKey, Session>,
+    folded: Folded,
+    /// Number of sessions that were folded although they were not over.
+    idle: u64,
     /// Unreadable lines and packets that are not an error, counted by fault.
     pub unread: std::collections::BTreeMap<String, u64>,
     /// Losses and omissions that the sources report, with their number.
@@ -272,6 +316,13 @@ pub struct Observations {
 }
 
 impl Observations {
+    /// Returns no observations. With `lenient`, lines that cannot be read, and flows beyond [`MAX_FLOWS`], are counted instead of being errors.
+    pub fn new(lenient: bool) -> Self {
+        let folded = Folded { flows: IndexMap::new(), most: MAX_FLOWS, left_out: 0, left_out_at: None };
+        let (unread, remarks) = Default::default();
+        Self { lenient, sessions: Recent::default(), folded, idle: 0, unread, remarks, read: 0 }
+    }
+
     fn add(&mut self, file: &Arc<str>, sign: Sign) {
         let Sign { conversation, client_port, said, sessions, answered, ends, counts, times, line } = sign;
         let key = SessionKey { conversation: conversation.checked(), client_port };
@@ -281,7 +332,11 @@ impl Observations {
             // So that the first observation counts it.
             ended: true,
         };
-        let session = self.sessions.entry(key).or_insert_with(new);
+        let (folded, idle) = (&mut self.folded, &mut self.idle);
+        let session = self.sessions.value(key, new, |(key, session)| {
+            *idle += u64::from(!session.ended);
+            folded.add(key.conversation, session);
+        });
         // Also count a session whose start is not in the log.
         if session.ended {
             session.tally.sessions += sessions.max(1);
@@ -305,22 +360,39 @@ impl Observations {
         *self.remarks.entry(remark.into()).or_default() += count;
     }
 
-    /// Returns the flows, ordered by their ends.
-    pub fn flows(self) -> Vec<ObservedFlow> {
-        let mut flows: HashMap<(Conversation, Said), Tally> = HashMap::new();
-        for (SessionKey { conversation, .. }, Session { said, tally, .. }) in self.sessions {
-            match flows.entry((conversation, said)) {
-                std::collections::hash_map::Entry::Vacant(vacant) => drop(vacant.insert(tally)),
-                std::collections::hash_map::Entry::Occupied(mut occupied) => {
-                    let flow = occupied.get_mut();
-                    flow.add(&tally);
-                    flow.place = tally.place.min(flow.place.clone());
-                }
-            }
+    /// Checks that no flow had to be left out.
+    ///
+    /// # Errors
+    /// If there are more than [`MAX_FLOWS`] flows, unless the observations are lenient.
+    fn check(&self) -> Result<(), LogError> {
+        match &self.folded.left_out_at {
+            Some(place) if !self.lenient => Err(LogError::TooMany { place: place.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes out the flows, ordered by their ends. Adds remarks about what was left out.
+    ///
+    /// # Errors
+    /// If there are more than [`MAX_FLOWS`] flows, unless the observations are lenient.
+    pub fn flows(&mut self) -> Result<Vec<ObservedFlow>, LogError> {
+        for (key, session) in self.sessions.drain() {
+            self.folded.add(key.conversation, session);
+        }
+        self.check()?;
+        let (idle, left_out) = (std::mem::take(&mut self.idle), std::mem::take(&mut self.folded.left_out));
+        if idle > 0 {
+            self.remark(
+                "sessions were idle for long; one that went on later, or is in a further file, counts twice",
+                idle,
+            );
+        }
+        if left_out > 0 {
+            self.remark(format!("sessions of flows beyond the first {MAX_FLOWS}, which are left out"), left_out);
         }
         let flow = |((conversation, said), tally)| ObservedFlow { conversation, said, tally };
-        let mut flows: Vec<ObservedFlow> = flows.into_iter().map(flow).collect();
+        let mut flows: Vec<ObservedFlow> = std::mem::take(&mut self.folded.flows).into_iter().map(flow).collect();
         flows.sort_unstable_by(|a, b| (&a.conversation, &a.said).cmp(&(&b.conversation, &b.said)));
-        flows
+        Ok(flows)
     }
 }

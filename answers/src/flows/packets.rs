@@ -1,6 +1,5 @@
 //! Collects the sessions of a capture without judging packets.
 
-use std::collections::HashMap;
 use std::io::Read;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,15 +7,13 @@ use std::sync::Arc;
 use bulkhead_classifier::protocol;
 use bulkhead_dataplane::Flow;
 use bulkhead_dataplane::conversation::{self, Frame, Part};
-use bulkhead_dataplane::io::{CaptureError, CaptureReader};
+use bulkhead_dataplane::io::CaptureReader;
 
-use super::{Conversation, Missing, Observations, Said, SeenEnd, Sign};
-
-/// A capture that cannot be read to its end. Packets before the fault were counted.
-pub type PacketError = CaptureError;
+use super::recent::Recent;
+use super::{Conversation, LogError, Missing, Observations, Said, SeenEnd, Sign};
 
 /// Both ends with ports, lower one first, and the protocol. Equal for both directions.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Ends {
     low: (IpAddr, u16),
     high: (IpAddr, u16),
@@ -38,20 +35,18 @@ struct Session {
     line: u64,
 }
 
-type Sessions = HashMap<Ends, Session>;
-
 /// Adds the sessions of a capture. Returns the number of packets. If the start of a TCP connection is missing, `pickup` takes the sender of
 /// the first captured packet as the client; otherwise the client is unknown.
 ///
 /// # Errors
-/// If the file is damaged. Packets before the damage were counted.
-pub fn from_capture<R: Read>(file: &str, read: R, pickup: bool, into: &mut Observations) -> Result<u64, PacketError> {
-    let mut sessions = Sessions::default();
+/// If the file is damaged, or there are too many flows. Packets before the fault were counted.
+pub fn from_capture<R: Read>(file: &str, read: R, pickup: bool, into: &mut Observations) -> Result<u64, LogError> {
+    let mut sessions = Recent::default();
     let mut count = 0;
     let outcome = collect(file, read, pickup, &mut sessions, &mut count, into);
     into.read += count;
     let name: Arc<str> = file.into();
-    for (ends, session) in sessions {
+    for (ends, session) in sessions.drain() {
         into.add(&name, sign(&ends, &session));
     }
     outcome.map(|()| count)
@@ -61,16 +56,17 @@ fn collect<R: Read>(
     file: &str,
     read: R,
     pickup: bool,
-    sessions: &mut Sessions,
+    sessions: &mut Recent<Ends, Session>,
     count: &mut u64,
     into: &mut Observations,
-) -> Result<(), PacketError> {
+) -> Result<(), LogError> {
+    let name: Arc<str> = file.into();
     let mut reader = CaptureReader::new(file, read)?;
     while let Some(packet) = reader.next_packet()? {
         *count += 1;
         match conversation::read(packet.link, packet.data, packet.original_len) {
             Ok(Frame::Conversation(flow, part)) => {
-                let entry = sessions.entry(ends(&flow)).or_insert_with(|| Session {
+                let new = || Session {
                     low_opens: None,
                     icmp: flow.icmp,
                     sessions: 1,
@@ -81,7 +77,9 @@ fn collect<R: Read>(
                     first: packet.time,
                     last: packet.time,
                     line: packet.number,
-                });
+                };
+                let retire = |(ends, session)| into.add(&name, sign(&ends, &session));
+                let entry = sessions.value(ends(&flow), new, retire);
                 entry.take(&flow, part, pickup);
                 entry.packets += 1;
                 entry.bytes += packet.original_len as u64;
@@ -93,6 +91,7 @@ fn collect<R: Read>(
             Ok(Frame::Control) => {}
             Err(reason) => *into.unread.entry(format!("packets of {file}: {}", reason.describe())).or_default() += 1,
         }
+        into.check()?;
     }
     Ok(())
 }

@@ -5,13 +5,13 @@
 use super::*;
 
 fn read_all(text: &[u8], lenient: bool) -> Result<Observations, LogError> {
-    let mut seen = Observations::default();
-    read("log", text, lenient, &mut seen)?;
+    let mut seen = Observations::new(lenient);
+    read("log", text, &mut seen)?;
     Ok(seen)
 }
 
 fn flows(text: &str) -> Vec<ObservedFlow> {
-    read_all(text.as_bytes(), false).unwrap().flows()
+    read_all(text.as_bytes(), false).unwrap().flows().unwrap()
 }
 
 fn told(flow: &ObservedFlow) -> String {
@@ -73,9 +73,9 @@ const HUBBLE: &str = r#"
 
 #[test]
 fn hubble_tells_pods_and_verdicts_and_what_it_does_not_say_stays_unknown() {
-    let seen = read_all(HUBBLE.as_bytes(), false).unwrap();
+    let mut seen = read_all(HUBBLE.as_bytes(), false).unwrap();
     assert_eq!(seen.remarks.values().copied().collect::<Vec<_>>(), [17, 1], "{:?}", seen.remarks);
-    let flows = seen.flows();
+    let flows = seen.flows().unwrap();
     let lines: Vec<String> = flows.iter().map(told).collect();
     let (opener, port) = (Missing::Opener, Missing::Port);
     assert_eq!(
@@ -110,9 +110,9 @@ const OWN: &str = r#"{
 #[test]
 fn bulkheads_own_sessions_are_read_as_they_are_printed_and_in_one_line() {
     for text in [OWN.to_owned(), OWN.replace('\n', " ")] {
-        let seen = read_all(text.as_bytes(), false).unwrap();
+        let mut seen = read_all(text.as_bytes(), false).unwrap();
         assert_eq!(seen.remarks.values().copied().collect::<Vec<_>>(), [1], "one that matches is not told");
-        let lines: Vec<String> = seen.flows().iter().map(told).collect();
+        let lines: Vec<String> = seen.flows().unwrap().iter().map(told).collect();
         assert_eq!(
             lines,
             [
@@ -125,8 +125,8 @@ fn bulkheads_own_sessions_are_read_as_they_are_printed_and_in_one_line() {
 
 #[test]
 fn logs_of_several_tools_may_be_one() {
-    let seen = read_all(format!("{CONNTRACK}\n{HUBBLE}{}\n", OWN.replace('\n', " ")).as_bytes(), false).unwrap();
-    let lines: Vec<String> = seen.flows().iter().map(told).collect();
+    let mut seen = read_all(format!("{CONNTRACK}\n{HUBBLE}{}\n", OWN.replace('\n', " ")).as_bytes(), false).unwrap();
+    let lines: Vec<String> = seen.flows().unwrap().iter().map(told).collect();
     // An echo request has no port, so Hubble's and Bulkhead's lines describe one session.
     assert_eq!(lines.len(), 5 + 6 + 2 - 1, "{lines:#?}");
 }
@@ -187,18 +187,18 @@ fn a_log_of_which_nothing_can_be_read_is_refused_by_line_with_lenient_too() {
 fn with_lenient_what_cannot_be_read_is_counted_and_the_rest_is_read() {
     let text =
         [b"hello\n\xff\xff\nhello\n".as_slice(), CONNTRACK.as_bytes(), &vec![b'x'; 3 << 20], b"\n{\"a\":1}\n"].concat();
-    let seen = read_all(&text, true).unwrap();
+    let mut seen = read_all(&text, true).unwrap();
     assert_eq!(seen.unread.values().sum::<u64>(), 5, "{:?}", seen.unread);
     assert_eq!(seen.unread.len(), 4);
-    assert_eq!(seen.flows().len(), 5);
+    assert_eq!(seen.flows().unwrap().len(), 5);
 }
 
 #[test]
 fn a_capture_tells_sessions_and_not_who_has_opened_what_began_before_it() {
     let capture = std::fs::File::open("../pcaps/http/in.pcapng").unwrap();
-    let mut seen = Observations::default();
+    let mut seen = Observations::new(false);
     assert_eq!(from_capture("http", capture, false, &mut seen).unwrap(), 210);
-    let lines: Vec<String> = seen.flows().iter().map(told).collect();
+    let lines: Vec<String> = seen.flows().unwrap().iter().map(told).collect();
     assert_eq!(
         lines,
         [
@@ -208,9 +208,68 @@ fn a_capture_tells_sessions_and_not_who_has_opened_what_began_before_it() {
         ]
     );
     let v6 = std::fs::File::open("../pcaps/ipv6/in.pcapng").unwrap();
-    let mut seen = Observations::default();
+    let mut seen = Observations::new(false);
     from_capture("v6", v6, false, &mut seen).unwrap();
-    assert!(seen.flows().iter().any(|flow| flow.tally.answered > 0));
+    assert!(seen.flows().unwrap().iter().any(|flow| flow.tally.answered > 0));
+}
+
+/// One line of a log of sessions between 10.0.0.1 and a server.
+fn session(server: u32, client_port: u16, word: &str) -> String {
+    let server = std::net::Ipv4Addr::from_bits((10 << 24) + 256 + server);
+    format!(
+        "{word} tcp 6 src=10.0.0.1 dst={server} sport={client_port} dport=80 packets=1 bytes=60 src={server} dst=10.0.0.1 sport=80 \
+         dport={client_port} packets=1 bytes=60\n"
+    )
+}
+
+fn folding(text: &str, generation: usize, most: usize, lenient: bool) -> Result<(Vec<ObservedFlow>, u64), LogError> {
+    let mut seen = Observations::new(lenient);
+    seen.sessions = Recent::new(generation);
+    seen.folded.most = most;
+    read("log", text.as_bytes(), &mut seen)?;
+    let flows = seen.flows()?;
+    Ok((flows, seen.remarks.values().sum()))
+}
+
+#[test]
+fn sessions_that_are_folded_count_as_before_and_one_that_goes_on_is_remarked() {
+    let all = usize::MAX;
+    // Those that are over are folded without a loss. The first one is used again and again.
+    let over: String = (1..200u16)
+        .flat_map(|port| [session(1, 9, "[UPDATE]"), session(u32::from(port % 3), port, "[DESTROY]")])
+        .collect();
+    let exact = folding(&over, all, all, false).unwrap();
+    assert_eq!((exact.0.len(), exact.1), (3, 0));
+    assert_eq!(folding(&over, 4, all, false).unwrap(), exact);
+    // One that is idle for long counts twice.
+    let idle = |others: u16| {
+        let others = (1..=others).map(|port| session(2, port, "[DESTROY]")).collect::<String>();
+        session(1, 9, "[NEW]") + &others + &session(1, 9, "[DESTROY]")
+    };
+    for (others, sessions, remarked) in [(4, 1, 0), (7, 1, 0), (8, 2, 1)] {
+        let (flows, remarks) = folding(&idle(others), 4, all, false).unwrap();
+        assert_eq!(
+            (flows[0].tally.sessions, flows[0].tally.packets, remarks),
+            (sessions, Some(2), remarked),
+            "{others}"
+        );
+    }
+}
+
+#[test]
+fn more_flows_than_an_answer_takes_are_an_error_with_a_place_or_counted() {
+    let text: String = (0..50).map(|server| session(server, 9, "[DESTROY]")).collect();
+    for generation in [4, 1000] {
+        assert_eq!(folding(&text, generation, 50, false).unwrap().0.len(), 50);
+        let error = folding(&text, generation, 49, false).unwrap_err().to_string();
+        assert!(error.starts_with("log:") && error.contains("more than 131072 flows"), "{error}");
+        let (flows, left_out) = folding(&text, generation, 40, true).unwrap();
+        assert_eq!((flows.len(), left_out), (40, 10));
+    }
+    // The first flow that is left out is not that of the line at which it is noticed.
+    let error = folding(&text, 4, 20, false).unwrap_err();
+    let LogError::TooMany { place } = error else { panic!("{error}") };
+    assert!((1..=28).contains(&place.line), "{place}");
 }
 
 /// A mangled line of each kind gives an error or flows, never a panic. Lenient reading never fails.
@@ -232,9 +291,9 @@ fn mangled_logs_end_in_an_error_or_in_flows() {
                 }
             }
             let strict = read_all(&bytes, false);
-            let lenient = read_all(&bytes, true).unwrap();
-            if let Ok(strict) = strict {
-                assert_eq!(strict.flows(), lenient.flows());
+            let mut lenient = read_all(&bytes, true).unwrap();
+            if let Ok(mut strict) = strict {
+                assert_eq!(strict.flows().unwrap(), lenient.flows().unwrap());
             }
         },
     );

@@ -65,17 +65,12 @@ pub fn run(args: &Learn) -> anyhow::Result<ExitCode> {
     let (mut pipeline, services) = run::load_with_services(&input, None, true)?;
     // The result must hold once all policies are enforced.
     run::enforce_all(&mut pipeline, "learn")?;
-    let mut seen = Observations::default();
-    for path in behind.iter().chain(&args.captures) {
-        logged::read_capture(path, args.tcp_pickup, &mut seen)?;
-    }
-    for path in &args.flows {
-        logged::read_log(path, args.state.lenient, &mut seen)?;
-    }
-    logged::tell(&seen);
+    let mut seen = Observations::new(args.state.lenient);
+    logged::read(behind.iter().chain(&args.captures), &args.flows, args.tcp_pickup, &mut seen)?;
+    let flows = logged::flows_of(&mut seen)?;
     let namespaces = namespaces(&args.namespaces, pipeline.cache())?;
     let wanted = Wanted { direction: args.direction, namespaces, slack: args.slack };
-    let lesson = learn(State { pipeline, services, settings, strictness: state.strictness() }, &seen.flows(), wanted)?;
+    let lesson = learn(State { pipeline, services, settings, strictness: state.strictness() }, &flows, wanted)?;
     let mut out = output::stdout();
     out.write_all(lesson.yaml.as_bytes())?;
     out.flush()?;

@@ -147,8 +147,8 @@ fn lesson(cluster: &Cluster, slack: u64) -> Lesson {
 }
 
 fn lesson_for(cluster: &Cluster, slack: u64, namespaces: &[&str]) -> Lesson {
-    let mut seen = Observations::default();
-    crate::flows::read("log", cluster.log.as_bytes(), false, &mut seen).unwrap();
+    let mut seen = Observations::new(false);
+    crate::flows::read("log", cluster.log.as_bytes(), &mut seen).unwrap();
     let namespaces = namespaces.iter().map(|&name| name.into()).collect();
     let wanted = Wanted { direction: Learned::Both, namespaces, slack };
     let state = State {
@@ -157,7 +157,7 @@ fn lesson_for(cluster: &Cluster, slack: u64, namespaces: &[&str]) -> Lesson {
         settings: Settings::default(),
         strictness: Strictness::Strict,
     };
-    learn(state, &seen.flows(), wanted).unwrap()
+    learn(state, &seen.flows().unwrap(), wanted).unwrap()
 }
 
 pub(super) fn compiled(state: &str) -> Pipeline {
@@ -355,13 +355,13 @@ fn slack_joins_addresses_and_counts_what_it_adds() {
 
 /// Whether rules judge a log's sessions as packets do. Returns the fates of the sessions.
 fn judged_alike(pipeline: &Pipeline, services: &[Object], log: &str) -> Vec<Fate> {
-    let mut seen = Observations::default();
-    crate::flows::read("log", log.as_bytes(), false, &mut seen).unwrap();
+    let mut seen = Observations::new(false);
+    crate::flows::read("log", log.as_bytes(), &mut seen).unwrap();
     let reachability = Reachability::of(pipeline, pipeline.mirror().unwrap());
     let judge = || Judge::new(pipeline, services.to_vec(), Settings::default(), Strictness::Strict);
     let mut rules = Rules::new(judge(), &reachability);
     let mut packets = judge();
-    let judged = seen.flows().into_iter().map(|flow| {
+    let judged = seen.flows().unwrap().into_iter().map(|flow| {
         let fate = packets.judge(&flow.conversation).unwrap().fate;
         for asked in [Fate::Allow, Fate::Deny] {
             assert_eq!(rules.is(&asked, &flow.conversation).unwrap(), asked == fate, "{flow:?} is {fate:?}");

@@ -119,7 +119,7 @@ pub(super) fn read(args: &Lint, judges: &Judges<'_>, counters: ReadCounters<'_>)
             hits.live(path, counters(path)?);
             continue;
         }
-        let mut seen = Observations::default();
+        let mut seen = Observations::new(args.state.lenient);
         if captures.contains(path) {
             logged::read_capture(path, args.tcp_pickup, &mut seen)?;
         } else {
@@ -137,7 +137,7 @@ pub(super) fn read(args: &Lint, judges: &Judges<'_>, counters: ReadCounters<'_>)
                 hits.listed(path, &name, reader)?;
                 continue;
             }
-            flows::read(&name, reader, args.state.lenient, &mut seen)?;
+            flows::read(&name, reader, &mut seen)?;
         }
         hits.seen(path, seen, judges)?;
     }
@@ -198,12 +198,12 @@ impl Hits {
     }
 
     /// Judges each session with the rules at both ends.
-    fn seen(&mut self, path: &Path, seen: Observations, judges: &Judges<'_>) -> anyhow::Result<()> {
-        logged::tell(&seen);
+    fn seen(&mut self, path: &Path, mut seen: Observations, judges: &Judges<'_>) -> anyhow::Result<()> {
+        let flows = logged::flows_of(&mut seen)?;
         let state = judges.deciding.context("a state for sessions was read")?;
         let mut judge = Judge::new(state, judges.services.to_vec(), judges.settings.clone(), judges.strictness);
         let (mut first, mut last, mut sessions, mut unknown) = (None::<u64>, None::<u64>, 0, 0);
-        for flow in seen.flows() {
+        for flow in flows {
             let tally = &flow.tally;
             first = first.into_iter().chain(tally.first).min();
             last = last.into_iter().chain(tally.last).max();

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bulkhead_control::object::PodName;
 use serde::Serialize;
@@ -27,17 +27,14 @@ pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
     let input = Input::open(&args.state)?;
     let settings = input.service_settings(args.settings.as_deref())?;
     let (pipeline, services) = run::load_with_services(&input, None, true)?;
-    let mut seen = Observations::default();
-    for path in &args.flows {
-        read_log(path, args.state.lenient, &mut seen)?;
-    }
-    tell(&seen);
+    let mut seen = Observations::new(args.state.lenient);
+    read([], &args.flows, false, &mut seen)?;
+    let flows = flows_of(&mut seen)?;
     let mut judge = Judge::new(&pipeline, services, settings, args.state.strictness());
     let mut out = BufWriter::with_capacity(FILE_BUFFER, output::stdout());
     let mut totals = Totals::default();
     let mut table = Columns::new(&["SESSIONS", "FROM", "TO", "SERVICE", "VERDICT", "LOGGED", "WHY"]);
     let unread: u64 = seen.unread.values().sum();
-    let flows = seen.flows();
     progress::step_of("judging sessions", flows.len() as u64, Unit::Count);
     for (at, flow) in flows.iter().enumerate() {
         progress::advance(1);
@@ -69,10 +66,23 @@ pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads a log. `-` is standard input.
-pub fn read_log(path: &Path, lenient: bool, into: &mut Observations) -> anyhow::Result<()> {
-    let reader = open(path, "flow log")?;
-    Ok(flows::read(&path.display().to_string(), reader, lenient, into)?)
+/// Reads captures, then flow logs. `-` is standard input. `pickup` is as for [`read_capture`].
+///
+/// # Errors
+/// If one of them cannot be read.
+pub fn read<'a>(
+    captures: impl IntoIterator<Item = &'a PathBuf>,
+    logs: &[PathBuf],
+    pickup: bool,
+    into: &mut Observations,
+) -> anyhow::Result<()> {
+    for path in captures {
+        read_capture(path, pickup, into)?;
+    }
+    for path in logs {
+        flows::read(&path.display().to_string(), open(path, "flow log")?, into)?;
+    }
+    Ok(())
 }
 
 /// Reads the sessions of a capture. If the start of a TCP connection is missing, `pickup` takes the sender of its first packet as the
@@ -86,8 +96,12 @@ pub fn read_capture(path: &Path, pickup: bool, into: &mut Observations) -> anyho
     Ok(())
 }
 
-/// Prints what was not read, and losses that sources report, to standard error.
-pub fn tell(seen: &Observations) {
+/// Takes out the flows. Prints what was not read, and losses that sources report, to standard error.
+///
+/// # Errors
+/// If there are too many flows, unless the observations are lenient.
+pub fn flows_of(seen: &mut Observations) -> anyhow::Result<Vec<ObservedFlow>> {
+    let flows = seen.flows()?;
     for (what, count) in seen.remarks.iter().take(MAX_TOLD) {
         output::note(&format!("{count} {}", output::printable(what)));
     }
@@ -98,6 +112,7 @@ pub fn tell(seen: &Observations) {
     if more > 0 {
         output::warn(&format!("not read: {more} more, for other reasons"));
     }
+    Ok(flows)
 }
 
 #[derive(Serialize)]

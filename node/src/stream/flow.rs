@@ -320,10 +320,11 @@ mod tests {
         );
         let lost = told(Event::lost(1, DropReason::TxFull, 9), &shared);
         let log = format!("{denied}\n{allowed}\n{expired}\n{lost}\n");
-        let mut read = flows::Observations::default();
-        flows::read("monitor", log.as_bytes(), false, &mut read).unwrap();
+        let mut read = flows::Observations::new(false);
+        flows::read("monitor", log.as_bytes(), &mut read).unwrap();
         let said: Vec<_> = read
             .flows()
+            .unwrap()
             .into_iter()
             .filter(|flow| flow.conversation.protocol.is_some())
             .map(|flow| (flow.conversation.service_name(), flow.said.words.to_string(), flow.conversation.missing))

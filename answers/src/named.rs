@@ -120,7 +120,8 @@ impl<'a> KnownEnd<'a> {
     }
 }
 
-/// Whether a name means an end. False if what the name asks for is not known.
+/// Whether a name means an end: its pod by name, its pod's workload, or its pod's labels. False for the names of nodes and for addresses, for an
+/// end that is not a pod, and if the name is a workload's or labels that are not known of the end.
 pub fn means_known(name: &EndName, pod: KnownEnd<'_>) -> bool {
     let Some((namespace, own)) = pod.name else { return false };
     let is_of = |kind: Option<&str>, name: &PodName| {

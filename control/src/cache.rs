@@ -295,14 +295,15 @@ impl Cache {
         self.selected_by(peer).next().is_some()
     }
 
-    /// Returns the keys of the endpoints that a peer selects, in no order.
+    /// Returns the keys of the endpoints that a peer selects, in no order, none twice.
     fn selected_by<'a>(&'a self, peer: &'a PodPeer) -> impl Iterator<Item = PodKey> {
         let pods = self.pods_matching(&peer.namespaces, &peer.pods);
         pods.filter(|(_, pod)| pod.is_endpoint()).map(|(key, _)| key)
     }
 
-    /// Returns the pods that a selector selects in the namespaces of a scope, in no order. Visits only the pods that meet the requirement
-    /// with the fewest pods. The scope is matched once for each namespace, not for each pod.
+    /// Returns the pods that a selector selects in the namespaces of a scope, endpoints or not, in no order, none twice.
+    ///
+    /// Visits only the pods that meet the requirement with the fewest pods. The scope is matched once for each namespace, not for each pod.
     pub fn pods_matching<'a: 's, 's>(
         &'a self,
         scope: &'s NamespaceScope,
@@ -321,7 +322,7 @@ impl Cache {
     }
 }
 
-/// Returns the only namespaces that a scope can cover, by name. `None` if it can cover others.
+/// Returns the names of the only namespaces that a scope can cover; they need not exist. `None` if the scope names none.
 fn names_of(scope: &NamespaceScope) -> Option<&[Arc<str>]> {
     match scope {
         NamespaceScope::Own(own) => Some(std::slice::from_ref(own)),
@@ -408,15 +409,17 @@ mod tests {
         assert_eq!((cache.pods.len(), cache.pod_keys.len(), cache.pods_by_label.len()), (1, 1, 1));
     }
 
-    /// What the selectors of the test below reached: one namespace, namespaces by name, by label, all of them; pods with a label, and without.
+    /// Number of selectors of the test below that selected a pod: in one namespace, in namespaces by name, by label, in all; with requirements
+    /// on pods, without any.
     static REACHED: [AtomicU32; 6] = [const { AtomicU32::new(0) }; 6];
 
-    /// Returns the conjunction of requirements that are separated by `;`.
+    /// Parses a selector of several requirements, separated by `;`, all of which a pod must meet. Each is written as for the fixture.
     fn selector(text: &str) -> Selector {
         let requirements = text.split(';').map(crate::fixtures::selector);
         Selector::new(requirements.flat_map(|one| one.requirements().to_vec()))
     }
 
+    /// Returns one of six scopes: the own namespace, two that name namespaces, two by label, all namespaces.
     fn scope(number: usize) -> NamespaceScope {
         let selected = |text| NamespaceScope::Selected(selector(text));
         match number {

@@ -3,7 +3,7 @@
 /// Counts of the work since the pipeline was created. The cost of a batch is the difference before and after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Number of pods examined, as peers or as subjects of policies.
+    /// Number of pods that policies and peers selected, or that were examined one by one.
     pub pods: u64,
     /// Number of intervals of address sets written for tables.
     pub intervals: u64,

@@ -195,7 +195,7 @@ impl Drop for Netns {
     }
 }
 
-/// A running program. Dropping this value ends the program.
+/// A running program. Dropping this value ends the program and the processes that it has started.
 #[derive(Debug)]
 pub struct Running {
     child: Option<Child>,
@@ -257,8 +257,15 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
+            // A server with a process for each connection leaves those behind. Absent if the program has ended.
+            let id = child.id();
+            let started = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
             let _ = child.kill();
             let _ = child.wait();
+            if !started.is_empty() {
+                // Fails if they ended with the program.
+                let _ = Command::new("kill").arg("-KILL").args(started.split_whitespace()).output();
+            }
         }
     }
 }

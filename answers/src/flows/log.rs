@@ -3,9 +3,8 @@
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use bulkhead_dataplane::io::CaptureError;
+use serde_json::Value;
 
 use super::{MAX_FLOWS, Observations, Place, Read1, conntrack, hubble, own};
 use crate::bundle::weight;
@@ -67,7 +66,8 @@ pub enum LogError {
 /// Reads a log to its end.
 ///
 /// # Errors
-/// If the file cannot be read or, unless the observations are lenient, a line cannot be parsed or there are too many flows.
+/// [`LogError`] if the file cannot be read or, unless `into` is lenient, a line cannot be parsed or there are too many flows. Lines before it were
+/// read.
 pub fn read(file: &str, mut from: impl BufRead, into: &mut Observations) -> Result<(), LogError> {
     let name: Arc<str> = file.into();
     let failed = |error| LogError::Read { file: name.clone(), error };

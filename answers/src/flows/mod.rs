@@ -44,7 +44,7 @@ pub use log::{LogError, read};
 pub use packets::from_capture;
 use recent::Recent;
 
-/// Maximum number of flows. A flow takes about 330 bytes.
+/// Maximum number of flows of all sources of an answer. A flow takes about 330 bytes, so that they take 43 MB.
 pub const MAX_FLOWS: usize = 1 << 17;
 
 /// Outcome of parsing a line: `Err` describes the fault.
@@ -271,16 +271,18 @@ struct Session {
 /// The flows of the sessions that are over, or have not been seen for long.
 #[derive(Debug)]
 struct Folded {
+    /// Counts and times of each flow, in the order in which the flows were found.
     flows: IndexMap<(Conversation, Said), Tally>,
-    /// Maximum number of flows.
+    /// Maximum number of flows: [`MAX_FLOWS`], or fewer in tests.
     most: usize,
-    /// Number of sessions of further flows.
+    /// Number of sessions that were left out because their flow would have been one more than the maximum.
     left_out: u64,
-    /// Position of the first of those. `None` if there are none.
+    /// Position of the first observation of the first session that was left out. `None` if none was.
     left_out_at: Option<Place>,
 }
 
 impl Folded {
+    /// Adds a session to its flow, or counts it as left out.
     fn add(&mut self, conversation: Conversation, Session { said, tally, .. }: Session) {
         let is_full = self.flows.len() >= self.most;
         match self.flows.entry((conversation, said)) {
@@ -303,9 +305,10 @@ impl Folded {
 pub struct Observations {
     /// Whether lines that cannot be read, and flows beyond the maximum, are counted instead of being errors.
     lenient: bool,
+    /// The sessions that were seen last.
     sessions: Recent<SessionKey, Session>,
     folded: Folded,
-    /// Number of sessions that were folded although they were not over.
+    /// Number of sessions that were folded although the source does not say that they are over.
     idle: u64,
     /// Unreadable lines and packets that are not an error, counted by fault.
     pub unread: std::collections::BTreeMap<String, u64>,
@@ -323,6 +326,7 @@ impl Observations {
         Self { lenient, sessions: Recent::default(), folded, idle: 0, unread, remarks, read: 0 }
     }
 
+    /// Adds an observation to its session. Folds sessions that have not been seen for long.
     fn add(&mut self, file: &Arc<str>, sign: Sign) {
         let Sign { conversation, client_port, said, sessions, answered, ends, counts, times, line } = sign;
         let key = SessionKey { conversation: conversation.checked(), client_port };
@@ -356,6 +360,7 @@ impl Observations {
         }
     }
 
+    /// Counts a loss or omission.
     fn remark(&mut self, remark: impl Into<String>, count: u64) {
         *self.remarks.entry(remark.into()).or_default() += count;
     }
@@ -363,7 +368,7 @@ impl Observations {
     /// Checks that no flow had to be left out.
     ///
     /// # Errors
-    /// If there are more than [`MAX_FLOWS`] flows, unless the observations are lenient.
+    /// [`LogError::TooMany`] if there are more than [`MAX_FLOWS`] flows, unless the observations are lenient.
     fn check(&self) -> Result<(), LogError> {
         match &self.folded.left_out_at {
             Some(place) if !self.lenient => Err(LogError::TooMany { place: place.clone() }),
@@ -371,10 +376,11 @@ impl Observations {
         }
     }
 
-    /// Takes out the flows, ordered by their ends. Adds remarks about what was left out.
+    /// Takes out the flows, ordered by their ends, so that no observations remain. Adds remarks about sessions that were left out or may count
+    /// twice.
     ///
     /// # Errors
-    /// If there are more than [`MAX_FLOWS`] flows, unless the observations are lenient.
+    /// [`LogError::TooMany`] if there are more than [`MAX_FLOWS`] flows, unless the observations are lenient.
     pub fn flows(&mut self) -> Result<Vec<ObservedFlow>, LogError> {
         for (key, session) in self.sessions.drain() {
             self.folded.add(key.conversation, session);

@@ -39,7 +39,7 @@ struct Session {
 /// the first captured packet as the client; otherwise the client is unknown.
 ///
 /// # Errors
-/// If the file is damaged, or there are too many flows. Packets before the fault were counted.
+/// [`LogError::Capture`] if the file is damaged, [`LogError::TooMany`] if there are too many flows. Packets before the fault were counted.
 pub fn from_capture<R: Read>(file: &str, read: R, pickup: bool, into: &mut Observations) -> Result<u64, LogError> {
     let mut sessions = Recent::default();
     let mut count = 0;

@@ -4,7 +4,8 @@ use std::hash::Hash;
 
 use indexmap::IndexMap;
 
-/// Maximum number of keys of a generation. A session of a log takes about 350 bytes, and its observations are seconds apart.
+/// Maximum number of keys of a generation. The observations of a session are seconds apart, in which even a large cluster has fewer others. A
+/// session of a log takes about 350 bytes, so that two generations take 11 MB.
 const GENERATION: usize = 1 << 14;
 
 /// A map that retires the values of keys that have not been used for long.
@@ -14,18 +15,21 @@ const GENERATION: usize = 1 << 14;
 /// since. Values retire in the order in which their keys were first used, if none of them was used again.
 #[derive(Debug)]
 pub(super) struct Recent<K, V> {
+    /// The keys that were used since the generations changed.
     young: IndexMap<K, V>,
+    /// The keys that were used in the generation before, and not since.
     old: IndexMap<K, V>,
     /// Maximum number of keys of a generation.
     generation: usize,
 }
 
 impl<K: Eq + Hash, V> Recent<K, V> {
+    /// Returns an empty map that keeps the values of at least `generation` and at most twice as many keys.
     pub(super) fn new(generation: usize) -> Self {
         Self { young: IndexMap::new(), old: IndexMap::new(), generation }
     }
 
-    /// Returns the value of a key, which `new` makes if there is none. Passes values that retire to `retire`.
+    /// Returns the value of a key, which `new` makes if there is none. Passes keys and values that retire to `retire`.
     pub(super) fn value(&mut self, key: K, new: impl FnOnce() -> V, retire: impl FnMut((K, V))) -> &mut V {
         let mut known = None;
         if !self.young.contains_key(&key) {
@@ -38,7 +42,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         self.young.entry(key).or_insert_with(|| known.unwrap_or_else(new))
     }
 
-    /// Takes out all values.
+    /// Takes out all keys and values, those of the old generation first.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = (K, V)> {
         self.old.drain(..).chain(self.young.drain(..))
     }

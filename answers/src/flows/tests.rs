@@ -222,6 +222,7 @@ fn session(server: u32, client_port: u16, word: &str) -> String {
     )
 }
 
+/// Reads a log with other bounds than usual. Returns the flows, and the sum of all remarks' counts.
 fn folding(text: &str, generation: usize, most: usize, lenient: bool) -> Result<(Vec<ObservedFlow>, u64), LogError> {
     let mut seen = Observations::new(lenient);
     seen.sessions = Recent::new(generation);
@@ -262,14 +263,49 @@ fn more_flows_than_an_answer_takes_are_an_error_with_a_place_or_counted() {
     for generation in [4, 1000] {
         assert_eq!(folding(&text, generation, 50, false).unwrap().0.len(), 50);
         let error = folding(&text, generation, 49, false).unwrap_err().to_string();
-        assert!(error.starts_with("log:") && error.contains("more than 131072 flows"), "{error}");
+        assert!(error.starts_with("log:50: more than 131072 flows"), "{error}");
         let (flows, left_out) = folding(&text, generation, 40, true).unwrap();
         assert_eq!((flows.len(), left_out), (40, 10));
     }
-    // The first flow that is left out is not that of the line at which it is noticed.
-    let error = folding(&text, 4, 20, false).unwrap_err();
-    let LogError::TooMany { place } = error else { panic!("{error}") };
-    assert!((1..=28).contains(&place.line), "{place}");
+    // It is noticed at a later line.
+    let error = folding(&text, 4, 20, false).unwrap_err().to_string();
+    assert!(error.starts_with("log:21: "), "{error}");
+}
+
+/// A capture of a SYN of each session, whose number determines the client's address and port.
+fn capture_of(sessions: impl Iterator<Item = (u16, u16)>) -> Vec<u8> {
+    // Version 2.4, no time zone, 65,535 bytes of a packet, Ethernet.
+    let mut bytes: Vec<u8> =
+        [0xa1b2_c3d4, 0x0002_0004, 0, 0, 65_535, 1].iter().flat_map(|word: &u32| word.to_be_bytes()).collect();
+    for (address, port) in sessions {
+        let mut frame = vec![2; 12];
+        frame.extend([8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 1]);
+        frame.extend(address.to_be_bytes());
+        frame.extend([10, 0, 0, 2]);
+        frame.extend(port.to_be_bytes());
+        frame.extend([0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 1, 0, 0, 0, 0, 0]);
+        bytes.extend([0, 0, 54, 54].iter().flat_map(|word: &u32| word.to_be_bytes()));
+        bytes.extend(frame);
+    }
+    bytes
+}
+
+#[test]
+fn a_capture_of_many_sessions_is_folded_and_one_of_too_many_flows_is_an_error() {
+    let sessions = 40_000;
+    let mut seen = Observations::new(false);
+    let capture = capture_of((0..sessions).map(|port| (1, port + 1)));
+    assert_eq!(from_capture("pcap", &capture[..], false, &mut seen).unwrap(), u64::from(sessions));
+    let flows = seen.flows().unwrap();
+    assert_eq!(flows.iter().map(told).collect::<Vec<_>>(), ["40000 10.1.0.1 -> 10.0.0.2 TCP 80 []"]);
+    assert_eq!((flows[0].tally.packets, flows[0].tally.place.line), (Some(40_000), 1));
+    assert!(seen.remarks.values().sum::<u64>() > 0, "{:?}", seen.remarks);
+    let mut seen = Observations::new(false);
+    seen.folded.most = 1_000;
+    let capture = capture_of((0..sessions).map(|address| (address, 9)));
+    let error =
+        from_capture("pcap", &capture[..], false, &mut seen).and_then(|_| seen.flows()).unwrap_err().to_string();
+    assert!(error.starts_with("pcap:1001: more than"), "{error}");
 }
 
 /// A mangled line of each kind gives an error or flows, never a panic. Lenient reading never fails.

@@ -69,7 +69,7 @@ pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
 /// Reads captures, then flow logs. `-` is standard input. `pickup` is as for [`read_capture`].
 ///
 /// # Errors
-/// If one of them cannot be read.
+/// [`LogError`](flows::LogError) if one of them cannot be opened or read. Those before it were read.
 pub fn read<'a>(
     captures: impl IntoIterator<Item = &'a PathBuf>,
     logs: &[PathBuf],
@@ -99,7 +99,7 @@ pub fn read_capture(path: &Path, pickup: bool, into: &mut Observations) -> anyho
 /// Takes out the flows. Prints what was not read, and losses that sources report, to standard error.
 ///
 /// # Errors
-/// If there are too many flows, unless the observations are lenient.
+/// [`LogError::TooMany`](flows::LogError::TooMany) if there are more than [`flows::MAX_FLOWS`] flows and `seen` was made without `lenient`.
 pub fn flows_of(seen: &mut Observations) -> anyhow::Result<Vec<ObservedFlow>> {
     let flows = seen.flows()?;
     for (what, count) in seen.remarks.iter().take(MAX_TOLD) {

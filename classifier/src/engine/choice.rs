@@ -19,7 +19,7 @@ pub(crate) const ALL_DIRECT: usize = 1024;
 pub(crate) const DISSOLVED: usize = CHUNK_BITS - MAX_TUPLES;
 
 /// Minimum number of boundaries of IPv6 sets in a list that is compiled for numbers. Searching fewer addresses takes two nodes at most, and
-/// no longer than finding their numbers. Lists of 500 boundaries gain nothing to a tenth, of 20,000 a third.
+/// no longer than finding their numbers. Lookups in lists of 500 boundaries take up to a tenth less time with numbers, of 20,000 a third less.
 pub(crate) const NARROW: usize = 256;
 
 /// Limits of one build. Tests lower them, so that the compiler takes the other structures.

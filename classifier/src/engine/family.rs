@@ -57,7 +57,10 @@ impl<A: Address> Family<A> {
         Self::of(&LiveRules::new(rules, protocols, intervals, intervals), options, choice)
     }
 
-    /// Compiles rules whose address fields are intervals.
+    /// Compiles rules whose fields are intervals already, of addresses or of their numbers.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build): [`BuildError`] if the rules exceed a bound or `options.max_bytes`, or if the build was stopped.
     pub(super) fn of(live: &LiveRules<'_, A>, options: &BuildOptions<'_>, choice: Choice) -> Result<Self, BuildError> {
         options.proceed()?;
         let whole = match choice.segment {

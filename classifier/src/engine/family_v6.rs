@@ -115,7 +115,7 @@ impl FamilyV6 {
         narrow.most(self.wide.as_ref().map(Family::worst_case).unwrap_or_default())
     }
 
-    /// Returns the memory of the compiled form, in bytes.
+    /// Returns the memory of both compiled forms, in bytes, without the record of removed rules.
     pub(crate) fn bytes(&self) -> usize {
         let narrow = self.narrow.as_ref().map_or(0, |(_, list)| list.bytes());
         narrow + self.wide.as_ref().map_or(0, Family::bytes)

@@ -66,7 +66,7 @@
 //! * The tree's root compared with one point at a time instead of 16 in registers: 4 to 8 % faster.
 //! * Prefetching the line of a pruned list as soon as it is known: 10 to 25 % faster. Prefetching the nodes and numbers before it was no
 //!   clear gain. Prefetching rows of bits gained up to a tenth on fw1.100k and lost 3 % on lists of 1k rules.
-//! * IPv6 addresses as 32-bit numbers: 1.15 to 1.4 times the time of IPv4 on the filter sets with addresses of one network, and 1.45 to 1.6 on
+//! * IPv6 addresses as 32-bit numbers: 1.1 to 1.4 times the time of IPv4 on the filter sets with addresses of one network, and 1.45 to 1.7 on
 //!   lists of pods, whose numbers are gathered from two places. Nodes with separate halves of the addresses, which the other IPv6 lists have,
 //!   took 1.5 to 2.5 times (2.4 to 3.6 on acl1.100k, whose nodes are four times as large), a binary search 2.4 to 3.8 times.
 //!

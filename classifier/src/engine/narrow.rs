@@ -55,14 +55,17 @@ pub(super) struct Narrowing {
 /// The sets of one side as intervals of numbers, during a build.
 #[derive(Debug, Default)]
 pub(super) struct Narrowed {
-    /// The intervals, set by set.
+    /// The intervals of all sets, each as its first and last number: those of one set, ascending, then those of the next.
     intervals: Vec<(u32, u32)>,
-    /// The part of `intervals` that is each set's. A set is identified by its place in memory.
+    /// The range of indexes in `intervals` of each set, by the set's place in memory.
     parts: HashMap<Place, Range<usize>, RandomState>,
 }
 
 impl Narrowed {
-    /// Returns the numbers of a rule's addresses.
+    /// Returns the intervals of numbers of a rule's address field, ascending. All numbers for a field that accepts any address.
+    ///
+    /// # Panics
+    /// If the field is not one of the list's.
     pub(super) fn of(&self, addresses: &Addresses) -> &[(u32, u32)] {
         match addresses.place() {
             Some(place) => &self.intervals[self.parts[&place].clone()],
@@ -124,7 +127,8 @@ impl Narrowing {
         Some(Fields { src, dst, service: packet.service, src_port: packet.src_port })
     }
 
-    /// Returns the move with numbers in place of the IPv6 addresses. `None` if a boundary of its sets has no number of its own.
+    /// Returns the move with numbers, as IPv4 addresses, in place of the IPv6 addresses. `None` if a boundary of its sets has no number of its
+    /// own, so that the list must be compiled again.
     pub(super) fn of_move(&self, Move { code, changed }: &Move) -> Option<Move> {
         let changed = Changed { src: self.src.moved(&changed.src)?, dst: self.dst.moved(&changed.dst)? };
         Some(Move { code: *code, changed })
@@ -151,7 +155,7 @@ impl<'a> Sets<'a> {
         found
     }
 
-    /// Chooses the numbers, and returns the sets as numbers. `None` as in [`Side::new`].
+    /// Chooses the numbers, and returns the sets as numbers. `None` if the numbers need more than 32 bits or [`PREFIXES`].
     fn numbers(self) -> Option<(Side, Narrowed)> {
         let side = Side::new(self.boundaries)?;
         let mut narrowed = Narrowed::default();
@@ -180,7 +184,7 @@ struct Side {
 }
 
 impl Side {
-    /// Chooses the numbers for boundaries in any order. `None` if they need more than 32 bits or too many prefixes.
+    /// Chooses the numbers for boundaries in any order. `None` if they need more than 32 bits or [`PREFIXES`].
     fn new(boundaries: Vec<u128>) -> Option<Self> {
         // With each part, the position of the bit in which it differs from its neighbour.
         let mut parts = vec![(boundaries, u128::BITS)];
@@ -249,12 +253,15 @@ impl Side {
         Some(())
     }
 
-    /// Returns the number of a boundary that has its prefix's constant bits. [`NUMBERS`] if it is above the last address that has a number.
+    /// Returns the number of the first address that is not below a boundary, which must have its prefix's constant bits. [`NUMBERS`] if that
+    /// address has no number because it is above the last one that has.
     fn edge(&self, boundary: u128) -> u64 {
         if boundary > self.last { NUMBERS } else { self.prefix(boundary).number(boundary).into() }
     }
 
-    /// Returns these intervals as intervals of numbers. Their boundaries must have the constant bits of their prefixes.
+    /// Returns the intervals of numbers of these intervals of addresses, each as its first and last number, in the same order. An interval of
+    /// which no address has a number is left out. Expects boundaries that have the constant bits of their prefixes: those of the list, or
+    /// others for which [`Prefix::has`] is true.
     fn narrowed(&self, intervals: &[(u128, u128)]) -> impl Iterator<Item = (u32, u32)> {
         intervals.iter().filter_map(|&(first, last)| {
             let from = if first == 0 { 0 } else { self.edge(first) };
@@ -264,7 +271,8 @@ impl Side {
         })
     }
 
-    /// Returns the set for addresses that enter or leave sets of the list. `None` if one of its boundaries has no number of its own.
+    /// Returns the set of numbers, as IPv4 addresses, for IPv6 addresses that enter or leave sets of the list. `None` if one of its boundaries
+    /// has no number of its own, so that the list must be compiled again.
     fn moved(&self, set: &AddressSet) -> Option<AddressSet> {
         let intervals = set.v6_intervals();
         // The number 0 may also be that of addresses below all prefixes.
@@ -274,7 +282,7 @@ impl Side {
     }
 }
 
-/// Gives each of the ascending prefixes numbers, from `next` on. Returns false if there are too few.
+/// Gives each of the ascending prefixes its numbers, the first from `next` on or above. Returns false if that needs more than [`NUMBERS`].
 fn place(prefixes: &mut [Prefix], mut next: u64) -> bool {
     for prefix in prefixes {
         next = next.next_multiple_of(size(prefix.bits));

@@ -37,7 +37,7 @@ struct Run {
     from: u32,
     /// The position of the run's lowest bit in the number.
     to: u32,
-    /// The run's bits, moved to position 0.
+    /// A mask of as many bits as the run has, from position 0 on.
     mask: u64,
 }
 
@@ -95,7 +95,7 @@ impl Prefix {
         (!self.mask).checked_ilog2().unwrap_or(0)
     }
 
-    /// Returns the bits of an address that differ from the constant bits.
+    /// Returns a mask of the constant bits in which an address differs from the prefix. 0 if the address has all constant bits.
     #[inline(always)]
     pub(super) const fn different(&self, address: u128) -> u128 {
         (address ^ self.constant) & self.mask
@@ -107,7 +107,7 @@ impl Prefix {
         self.base + self.varying(address)
     }
 
-    /// Returns the varying bits of an address, moved together.
+    /// Returns the varying bits of an address, moved together: its number, less that of `constant`.
     #[inline(always)]
     fn varying(&self, address: u128) -> u32 {
         self.more.iter().fold(self.run.of(address), |number, run| number | run.of(address))

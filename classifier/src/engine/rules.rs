@@ -81,7 +81,8 @@ pub(crate) struct LiveRules<'a, A> {
 }
 
 impl<'a, A: Address> LiveRules<'a, A> {
-    /// Takes the rules that some packet of the family can match. `srcs` and `dsts` return the intervals of an address field.
+    /// Takes the rules that some packet of the family can match. `srcs` and `dsts` return the intervals of a rule's source or destination, as
+    /// first and last address or number, ascending; none if no packet of the family matches it.
     pub(crate) fn new(
         rules: &'a [Rule],
         protocols: &Protocols,
@@ -131,7 +132,7 @@ impl<'a, A: Address> LiveRules<'a, A> {
     }
 }
 
-/// Returns the intervals of an address field.
+/// Returns the intervals of addresses of a field, as first and last address, ascending. Empty if the field has none of this family.
 pub(crate) fn intervals<A: Address>(addresses: &Addresses) -> &[(A, A)] {
     match addresses {
         Addresses::Any => A::EVERY,

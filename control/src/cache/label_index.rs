@@ -1,7 +1,10 @@
-//! The index of pods by label and namespace.
+//! The index of pods by label and namespace: finds the pods that can match a selector without visiting all pods.
 //!
-//! Most selectors apply to one namespace or to a few: a policy's subject, peers without a `namespaceSelector`, and namespaces by name. So the
-//! pods with a label are kept by namespace, and a lookup in one namespace does not visit the others.
+//! ```text
+//!   app=web --> [ (ns shop, {pod 3, pod 9}), (ns test, {pod 4}) ]     sorted by namespace
+//! ```
+//! A policy's subject, and a peer without a `namespaceSelector`, apply to one namespace. With a thousand namespaces, that one has few of the pods
+//! with a common label such as `app=web`, so the pods with each label are divided by namespace.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,11 +18,13 @@ use crate::selector::{Condition, Selector};
 /// The pods of a namespace that have one label and value.
 type Posting = (Arc<str>, BTreeSet<PodKey>);
 
-/// The pods with each label and value, in postings sorted by namespace. A sorted list is smaller than a map: many labels differ for each pod.
+/// The pods with each pair of label and value, in postings sorted by namespace. Many labels differ for each pod, and then a list of one posting
+/// is smaller than a map.
 #[derive(Debug, Default)]
 pub(super) struct LabelIndex(AHashMap<(Arc<str>, Arc<str>), Vec<Posting>>);
 
 impl LabelIndex {
+    /// Adds a pod under each of its labels.
     pub(super) fn insert(&mut self, key: PodKey, pod: &Pod) {
         let namespace = &pod.name.namespace;
         for (label, value) in &pod.labels {
@@ -27,7 +32,7 @@ impl LabelIndex {
             match position(postings, namespace) {
                 Ok(at) => _ = postings[at].1.insert(key),
                 Err(at) => {
-                    // No room for others, as most labels that differ for each pod have one.
+                    // The first posting is often the only one, so it reserves no memory for others.
                     postings.reserve_exact(usize::from(postings.is_empty()));
                     postings.insert(at, (namespace.clone(), BTreeSet::from([key])));
                 }
@@ -52,8 +57,9 @@ impl LabelIndex {
         }
     }
 
-    /// Returns the pods that meet one requirement of a selector, by namespace: the requirement with the fewest pods. A namespace may occur
-    /// several times. `namespaces` restricts the namespaces; `None` means all. `None` if no requirement is indexed.
+    /// Returns the pods that meet one requirement of a selector, by namespace: the requirement that the fewest pods meet. A namespace may occur
+    /// once for each value of the requirement. `namespaces` are the namespaces to search; `None` means all. Returns `None` if no requirement
+    /// lists values (`key in (..)`), as only those are indexed.
     pub(super) fn rarest<'a>(
         &'a self,
         selector: &'a Selector,
@@ -71,7 +77,7 @@ impl LabelIndex {
         Some(postings(indexed.min_by_key(|&requirement| pods(requirement))?))
     }
 
-    /// Returns the pods with a label and value in these namespaces, by namespace.
+    /// Returns the pods with a pair of label and value, by namespace. `namespaces` are the namespaces to search; `None` means all.
     fn postings<'a>(
         &'a self,
         pair: &(Arc<str>, Arc<str>),
@@ -83,13 +89,14 @@ impl LabelIndex {
         named.chain(others).map(|(namespace, keys)| (namespace, keys))
     }
 
+    /// Returns the number of different pairs of label and value.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Returns the position of a namespace, or that at which it would be inserted.
+/// Returns the index of a namespace's posting, or as an error the index at which one would be inserted.
 fn position(postings: &[Posting], namespace: &Arc<str>) -> Result<usize, usize> {
     postings.binary_search_by(|(name, _)| name.cmp(namespace))
 }

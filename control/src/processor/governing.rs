@@ -43,7 +43,7 @@ impl Governing {
         namespaced.cloned().map(Self::Namespaced).chain(cluster.cloned().map(Self::Cluster))
     }
 
-    /// Returns the selected pods, including pods that are not endpoints.
+    /// Returns the selected pods, including pods that are not endpoints. Counts them in `work`.
     pub(super) fn subjects(&self, cache: &Cache, work: &mut Work) -> BTreeSet<PodKey> {
         let pods: BTreeSet<PodKey> = match self {
             Self::Namespaced(policy) => {

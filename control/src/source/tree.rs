@@ -94,8 +94,7 @@ impl<'de> DeserializeSeed<'de> for &Room {
     type Value = Value;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        self.take(0)?;
-        deserializer.deserialize_any(TreeVisitor(self))
+        TreeVisitor { room: self, is_unused: false }.deserialize(deserializer)
     }
 }
 
@@ -128,7 +127,21 @@ macro_rules! scalars {
 
 pub(super) use scalars;
 
-struct TreeVisitor<'a>(&'a Room);
+/// Reads a value.
+struct TreeVisitor<'a> {
+    room: &'a Room,
+    /// Whether the value is that of one of [`UNUSED_LISTS`]. It may be something else than a list: a label, or a field with another meaning.
+    is_unused: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for TreeVisitor<'_> {
+    type Value = Value;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.room.take(0)?;
+        deserializer.deserialize_any(self)
+    }
+}
 
 impl<'de> Visitor<'de> for TreeVisitor<'_> {
     type Value = Value;
@@ -141,53 +154,25 @@ impl<'de> Visitor<'de> for TreeVisitor<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut elements = Vec::new();
-        while let Some(element) = access.next_element_seed(self.0)? {
+        if self.is_unused {
+            while access.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(Value::Array(elements));
+        }
+        while let Some(element) = access.next_element_seed(self.room)? {
             elements.push(element);
         }
         Ok(Value::Array(elements))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        let mut fields = Map::new();
+        let (mut fields, room) = (Map::new(), self.room);
         while let Some(key) = access.next_key::<String>()? {
-            self.0.take(key.len())?;
-            let value = match UNUSED_LISTS.contains(&key.as_str()) {
-                true => access.next_value_seed(Unused(self.0))?,
-                false => access.next_value_seed(self.0)?,
-            };
+            room.take(key.len())?;
+            let is_unused = UNUSED_LISTS.contains(&key.as_str());
+            let value = access.next_value_seed(Self { room, is_unused })?;
             insert_once(&mut fields, key, value)?;
         }
         Ok(Value::Object(fields))
-    }
-}
-
-/// Reads the value of one of [`UNUSED_LISTS`]. Another value than a list is a label's, or has another meaning.
-struct Unused<'a>(&'a Room);
-
-impl<'de> DeserializeSeed<'de> for Unused<'_> {
-    type Value = Value;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Unused<'_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    scalars!(|value| value);
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        while access.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Value::Array(Vec::new()))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Value, A::Error> {
-        TreeVisitor(self.0).visit_map(access)
     }
 }
 

@@ -51,7 +51,7 @@ impl PodWord {
         }
     }
 
-    /// Whether the value selects this end. False if what the value asks for is not known.
+    /// Whether the value selects this end. False if the end is not a pod, and for a workload or labels that are not known of the end.
     fn means(&self, end: KnownEnd<'_>) -> bool {
         match self {
             Self::Prefix(text) => {

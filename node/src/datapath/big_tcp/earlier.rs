@@ -5,6 +5,8 @@
 //! ```
 //!
 //! The records are symbolic links, because a BPF file system holds no files. They outlive the process and end with the node, like the limits.
+//! The file system refuses names with a dot, which a VLAN's interface has. The record of `eth0.5` is named `eth0:5`: no interface has a colon in
+//! its name (Linux, `dev_valid_name`).
 
 use std::fs;
 use std::io;
@@ -71,6 +73,22 @@ struct Record {
     ends: Vec<End>,
 }
 
+impl Record {
+    /// Restores the limits that nobody has changed since. Returns whether it restored any.
+    ///
+    /// # Errors
+    /// The first [`XskError`], after all ends have been tried. An end that is gone is no error.
+    fn restore(&self) -> Result<bool, XskError> {
+        let results: Vec<_> = self.ends.iter().map(|end| end.restore(self.set)).collect();
+        results.into_iter().try_fold(false, |has_restored, result| match result {
+            Ok(restored) => Ok(has_restored | restored),
+            // The pod is gone, or its namespace is not in reach: then it loses its interface with the plugin.
+            Err(XskError::NoInterface { .. } | XskError::Namespace { .. }) => Ok(has_restored),
+            Err(error) => Err(error),
+        })
+    }
+}
+
 /// The folder with the records of the calling thread's network namespace.
 #[derive(Debug)]
 pub(crate) struct EarlierLimits {
@@ -100,23 +118,28 @@ impl EarlierLimits {
         }
         fs::create_dir_all(&self.folder)?;
         // Renamed, so that a process that is killed here leaves the old record or the new one. No interface has a space in its name.
-        let unfinished = format!("{port} new");
-        self.forget(&unfinished);
-        let unfinished = self.folder.join(unfinished);
+        let unfinished = self.record(&format!("{port} new"));
+        // Fails unless a process was killed here.
+        let _ = fs::remove_file(&unfinished);
         symlink(serde_json::to_string(&Record { set, ends })?, &unfinished)?;
-        fs::rename(unfinished, self.folder.join(port))
+        fs::rename(unfinished, self.record(port))
     }
 
-    /// Reads a port's record. `None` if there is none, or another version wrote it.
+    /// Returns the path of a port's record, given its interface.
+    fn record(&self, port: &str) -> PathBuf {
+        self.folder.join(port.replace('.', ":"))
+    }
+
+    /// Reads a port's record, given its interface. `None` if there is none, or if it cannot be parsed.
     fn read(&self, port: &str) -> Option<Record> {
-        let text = fs::read_link(self.folder.join(port)).ok()?;
+        let text = fs::read_link(self.record(port)).ok()?;
         serde_json::from_str(text.to_str()?).ok()
     }
 
     /// Removes the record of a port whose interface is gone.
     pub(super) fn forget(&self, port: &str) {
         // Fails if there is none.
-        let _ = fs::remove_file(self.folder.join(port));
+        let _ = fs::remove_file(self.record(port));
     }
 
     /// Removes the records of ports whose interfaces are gone.
@@ -133,21 +156,12 @@ impl EarlierLimits {
     pub(crate) fn restore(&self) -> bool {
         let mut has_restored = false;
         for port in self.ports() {
-            let mut is_complete = true;
-            for (end, set) in self.read(&port).iter().flat_map(|record| record.ends.iter().map(|end| (end, record.set)))
-            {
-                match end.restore(set) {
-                    Ok(restored) => has_restored |= restored,
-                    // The pod is gone, or its namespace is not in reach: then it loses its interface with the plugin.
-                    Err(XskError::NoInterface { .. } | XskError::Namespace { .. }) => {}
-                    Err(error) => {
-                        is_complete = false;
-                        log::warn(&format!("port {port}: big_tcp is not undone: {error}"));
-                    }
+            match self.read(&port).as_ref().map_or(Ok(false), Record::restore) {
+                Ok(restored) => {
+                    has_restored |= restored;
+                    self.forget(&port);
                 }
-            }
-            if is_complete {
-                self.forget(&port);
+                Err(error) => log::warn(&format!("port {port}: big_tcp is not undone: {error}")),
             }
         }
         // Fails if somebody else has something there.
@@ -161,7 +175,7 @@ impl EarlierLimits {
     fn ports(&self) -> Vec<String> {
         // Absent until the first record.
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+        entries.filter_map(|entry| Some(entry.file_name().into_string().ok()?.replace(':', "."))).collect()
     }
 }
 
@@ -194,8 +208,10 @@ mod tests {
         // Somebody has changed one.
         earlier.keep("p1", 131_072, vec![end("p1", 196_608, 90_000)]).unwrap();
         assert_eq!(kept().unwrap(), (131_072, vec![end("p1", 65_536, 90_000)]));
-        // The interface does not exist.
-        earlier.keep("p2", 131_072, vec![end("p2", 65_536, 65_536)]).unwrap();
+        // A VLAN's interface, which does not exist.
+        earlier.keep("p2.5", 131_072, vec![end("p2.5", 65_536, 65_536)]).unwrap();
+        assert!(earlier.read("p2.5").is_some() && earlier.ports().contains(&"p2.5".to_owned()));
+        assert!(fs::read_dir(&earlier.folder).unwrap().all(|entry| !entry.unwrap().path().ends_with("p2.5")));
         earlier.forget("p1");
         assert!(kept().is_none());
         assert!(!earlier.restore() && !pins.exists());

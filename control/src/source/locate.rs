@@ -39,80 +39,20 @@ pub(super) fn lines(text: &str, syntax: Syntax, wanted: &[Wanted]) -> Vec<Option
     wanted.iter().map(|Wanted { document, path }| roots.get(document)?.line_of(path.steps())).collect()
 }
 
-/// Finds fields of an object from the line on which the object starts, without the text before and behind it.
-///
-/// An object that starts on a line of its own is recognised by its notation: in JSON by a brace that stands alone, in YAML by its
-/// indentation. That is how `kubectl` and people write. All others, and objects with aliases, need [`lines`].
-pub(super) struct Nearby<'a> {
-    text: &'a str,
-    /// The offset of each line.
-    starts: Vec<usize>,
-}
-
-impl<'a> Nearby<'a> {
-    pub(super) fn new(text: &'a str) -> Self {
-        let mut starts = vec![0];
-        starts.extend(memchr::memchr_iter(b'\n', text.as_bytes()).map(|at| at + 1));
-        Self { text, starts }
-    }
-
-    /// Returns the lines of fields, given by their paths in the object, as [`lines`] does. `line` is the object's, and `is_item` is true if
-    /// it is an element of a list. `None` if the object is written in another way.
-    pub(super) fn lines(&self, line: usize, is_item: bool, fields: &[&FieldPath]) -> Option<Vec<Option<usize>>> {
-        let first = line.checked_sub(1)?;
-        let rest = &self.text[*self.starts.get(first)?..];
-        let written = rest.lines().next()?;
-        let mut root = Place { line: Some(line), ..Place::default() };
-        fields.iter().for_each(|path| root.want(path.steps()));
-        let is_whole = if written.trim() == "{" {
-            let mut tokens = JsonTokens::new(rest).map(|(token, line)| (token, line + first));
-            let (token, _) = tokens.next()?;
-            walk(&mut tokens, &token, Some(&mut root))
-        } else {
-            let block = if is_item { &rest[..item_length(rest)?] } else { &rest[..document_length(rest)?] };
-            let mut tokens = YamlTokens(Parser::new_from_str(block)).map(|(token, line)| (token, line + first));
-            if is_item {
-                matches!(tokens.next()?, (Token::Open(Shape::Sequence), _)).then_some(())?;
-            }
-            let (token, _) = tokens.next()?;
-            let is_mapping = matches!(token, Token::Open(Shape::Mapping));
-            is_mapping && walk(&mut tokens, &token, Some(&mut root))
-        };
-        is_whole.then(|| fields.iter().map(|path| root.line_of(path.steps())).collect())
-    }
-}
-
-/// Returns the length in bytes of the element with which the text begins. `None` if the text does not begin with a block sequence.
-fn item_length(text: &str) -> Option<usize> {
-    let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
-    let first = text.lines().next()?;
-    first[indent(first)..].strip_prefix("- ")?;
-    let is_inside = |line: &str| {
-        let content = line.trim_start();
-        content.is_empty() || content.starts_with('#') || indent(line) > indent(first)
-    };
-    let mut lines = text.split_inclusive('\n');
-    let first_length = lines.next()?.len();
-    Some(first_length + lines.take_while(|line| is_inside(line)).map(str::len).sum::<usize>())
-}
-
-/// Returns the length in bytes of the YAML document with which the text begins. `None` if the text does not begin with a block mapping.
-fn document_length(text: &str) -> Option<usize> {
-    text.starts_with(|first: char| first.is_ascii_alphabetic()).then_some(())?;
-    let is_end = |line: &&str| line.starts_with("---") || line.starts_with("...");
-    Some(text.split_inclusive('\n').take_while(|line| !is_end(line)).map(str::len).sum())
-}
-
 /// A node of the tree of wanted paths. Children are found by hash, since a list of policies may have thousands of wanted elements.
 #[derive(Default)]
-struct Place {
+pub(super) struct Place {
     line: Option<usize>,
     fields: HashMap<String, Self>,
     elements: HashMap<usize, Self>,
 }
 
 impl Place {
-    fn want(&mut self, steps: &[Step]) {
+    pub(super) fn on_line(line: usize) -> Self {
+        Self { line: Some(line), ..Self::default() }
+    }
+
+    pub(super) fn want(&mut self, steps: &[Step]) {
         let Some((first, rest)) = steps.split_first() else { return };
         let child = match first {
             Step::Key(key) => self.fields.entry(key.clone()).or_default(),
@@ -129,7 +69,7 @@ impl Place {
         self.fields.get_mut(key)
     }
 
-    fn line_of(&self, steps: &[Step]) -> Option<usize> {
+    pub(super) fn line_of(&self, steps: &[Step]) -> Option<usize> {
         let deeper = steps.split_first().and_then(|(first, rest)| {
             let child = match first {
                 Step::Key(key) => self.fields.get(key),
@@ -161,7 +101,7 @@ fn walk_documents<'a>(tokens: &mut impl Iterator<Item = (Token<'a>, usize)>, roo
 
 /// Walks over one value. Returns false if the tokens end before the value does. The parsers bound the depth of nesting and thus this
 /// recursion.
-fn walk<'a>(
+pub(super) fn walk<'a>(
     tokens: &mut impl Iterator<Item = (Token<'a>, usize)>,
     first: &Token<'a>,
     mut place: Option<&mut Place>,
@@ -194,7 +134,7 @@ fn walk<'a>(
 }
 
 /// Iterates over the tokens of YAML text up to its first error.
-struct YamlTokens<'a, P>(P)
+pub(super) struct YamlTokens<'a, P>(pub(super) P)
 where
     P: Iterator<Item = Result<(Event<'a>, Span), serde_saphyr::granit_parser::ScanError>>;
 

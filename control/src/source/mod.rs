@@ -62,6 +62,7 @@ mod load;
 mod locate;
 mod metadata;
 mod names;
+mod nearby;
 mod options;
 mod outcome;
 mod owner;
@@ -164,14 +165,14 @@ pub fn load_text(file_name: &str, text: &str, options: impl Into<Options>) -> Re
 }
 
 /// Returns the line, from 1, of a field such as `spec.ingress[0]` of the object at `position`. If the object does not contain the field,
-/// returns the line of the nearest enclosing field. Reads the file again; use [`lines_of`] for several fields.
+/// returns the line of the nearest enclosing field. Reads the file again up to the object; use [`lines_of`] for several fields.
 ///
 /// `None` if the file cannot be read again (standard input never can) or no longer contains the object.
 pub fn line_of(position: &Position, sub_path: &str) -> Option<usize> {
     lines_of(&[(position, sub_path)]).pop().flatten()
 }
 
-/// Returns the lines of several fields, in the same order and each as for [`line_of`]. Reads each file once.
+/// Returns the lines of several fields, in the same order and each as for [`line_of`].
 pub fn lines_of(fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
     let mut by_file: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, (position, _)) in fields.iter().enumerate().filter(|(_, (position, _))| &*position.file != read::STDIN) {
@@ -179,53 +180,16 @@ pub fn lines_of(fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
     }
     let mut lines = vec![None; fields.len()];
     for (file, places) in by_file {
-        let Ok(text) = read::file_text(file.as_ref()) else { continue };
         let here: Vec<_> = places.iter().map(|&at| fields[at]).collect();
-        for (at, line) in places.into_iter().zip(lines_in(&text, &here)) {
-            lines[at] = line;
-        }
+        let found = nearby::in_file(file.as_ref(), &here);
+        places.into_iter().zip(found).for_each(|(at, line)| lines[at] = line);
     }
     lines
 }
 
 /// Like [`line_of`], but searches `text` instead of reading the file.
 pub fn line_in(text: &str, position: &Position, sub_path: &str) -> Option<usize> {
-    lines_in(text, &[(position, sub_path)]).pop().flatten()
-}
-
-fn lines_in(text: &str, fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
-    let wanted = |(position, sub_path): &(&Position, &str)| {
-        let path = path::FieldPath::parse(&position.path)?.join(&path::FieldPath::parse(sub_path)?);
-        Some(locate::Wanted { document: position.document, path })
-    };
-    let mut lines = vec![None; fields.len()];
-    let mut elsewhere = Vec::new();
-    let nearby = locate::Nearby::new(text);
-    let mut objects: BTreeMap<(usize, &str, usize), Vec<usize>> = BTreeMap::new();
-    for (at, (position, _)) in fields.iter().enumerate() {
-        objects.entry((position.document, &position.path, position.line)).or_default().push(at);
-    }
-    for ((_, path, line), places) in objects {
-        let paths: Vec<_> = places.iter().map(|&at| path::FieldPath::parse(fields[at].1)).collect();
-        let readable: Vec<_> = paths.iter().flatten().collect();
-        // Lists in lists are rare.
-        let is_nested = path.matches('[').count() > 1;
-        match nearby.lines(line, !path.is_empty(), &readable).filter(|_| !is_nested) {
-            Some(found) => {
-                let readable = places.iter().zip(&paths).filter(|(_, path)| path.is_some());
-                readable.zip(found).for_each(|((&at, _), line)| lines[at] = line);
-            }
-            None => elsewhere.extend(places),
-        }
-    }
-    let wanted: Vec<(usize, locate::Wanted)> =
-        elsewhere.into_iter().filter_map(|at| Some((at, wanted(&fields[at])?))).collect();
-    if !wanted.is_empty() {
-        let (places, wanted): (Vec<usize>, Vec<locate::Wanted>) = wanted.into_iter().unzip();
-        let found = locate::lines(text, parse::syntax_of(text), &wanted);
-        places.into_iter().zip(found).for_each(|(at, line)| lines[at] = line);
-    }
-    lines
+    nearby::in_text(text, &[(position, sub_path)]).pop().flatten()
 }
 
 /// Parses a block of addresses. The error is the problem and its remedy.

@@ -42,6 +42,11 @@ impl ReadFault {
     }
 }
 
+/// Whether the bytes with which a file starts are neither compressed nor UTF-16, so that they are its text.
+pub(super) fn is_plain(start: &[u8]) -> bool {
+    ![&GZIP[..], &[0xff, 0xfe], &[0xfe, 0xff]].iter().any(|mark| start.starts_with(mark))
+}
+
 /// Returns the text of a file, without a byte order mark.
 pub(super) fn file_text(path: &Path) -> Result<String, ReadFault> {
     fs::File::open(path).map_err(|error| ReadFault::io(&error)).and_then(text_of)

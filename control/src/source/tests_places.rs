@@ -172,8 +172,10 @@ fn the_lines_of_an_object_are_found_from_its_first_line_as_from_the_start_of_the
     let fields =
         ["", "spec", "spec.ingress", "spec.ingress[0].from", "spec.ingress[1]", "spec.ingress[1].ports[0]", "no"];
     let (mut near, mut far) = (0, 0);
+    let scratch = Scratch::new("near");
     for text in texts {
         let loaded = strict(&text).unwrap();
+        let (mut of_file, file) = (Vec::new(), scratch.file("a.yaml", &text));
         for position in policies(&loaded).iter().filter_map(|policy| policy.position.as_ref()) {
             let path = |field: &str| path::FieldPath::parse(field).unwrap();
             let root = path(&position.path);
@@ -182,10 +184,15 @@ fn the_lines_of_an_object_are_found_from_its_first_line_as_from_the_start_of_the
             let expected = locate::lines(&text, parse::syntax_of(&text), &wanted);
             assert_eq!(fields.map(|field| line_in(&text, position, field)), *expected, "{position:?} of\n{text}");
             let paths = fields.map(path);
-            let paths: Vec<_> = paths.iter().collect();
-            let nearby = locate::Nearby::new(&text).lines(position.line, !position.path.is_empty(), &paths);
+            let nearby = nearby::Nearby::new(text.as_bytes()).lines(position.line, !position.path.is_empty(), &paths);
             *if nearby.is_some() { &mut near } else { &mut far } += 1;
+            let position = Position { file: file.to_str().unwrap().into(), ..position.clone() };
+            of_file.extend(fields.iter().zip(expected).map(|(field, line)| (position.clone(), *field, line)));
         }
+        // All of them with one pass over the file.
+        of_file.reverse();
+        let asked: Vec<_> = of_file.iter().map(|(position, field, _)| (position, *field)).collect();
+        assert_eq!(lines_of(&asked), of_file.iter().map(|(.., line)| *line).collect::<Vec<_>>(), "{text}");
     }
     assert!(near >= 10 && far >= 5, "{near} near, {far} far");
 }

@@ -21,18 +21,32 @@ const MAX_WEIGHT: usize = 1 << 25;
 /// Estimated memory of a value besides its text, in bytes.
 const VALUE_WEIGHT: usize = 64;
 
-/// Fields whose lists no reader looks into, although they are most of a pod's and a node's text. Such a list is read as an empty one, so that
-/// a policy that has it still has an unknown field.
-const UNUSED_LISTS: [&str; 8] = [
-    "containerStatuses",
-    "env",
-    "envFrom",
-    "images",
-    "initContainerStatuses",
-    "managedFields",
-    "volumeMounts",
-    "volumes",
-];
+/// Whether no reader looks into a list or mapping of this name, although such fields are most of a pod's and a node's text. It is read as an
+/// empty one, so that a policy that has it still has an unknown field.
+fn is_unused(key: &str) -> bool {
+    matches!(
+        key,
+        "affinity"
+            | "args"
+            | "command"
+            | "containerStatuses"
+            | "env"
+            | "envFrom"
+            | "images"
+            | "initContainerStatuses"
+            | "lifecycle"
+            | "livenessProbe"
+            | "managedFields"
+            | "readinessProbe"
+            | "resources"
+            | "securityContext"
+            | "startupProbe"
+            | "tolerations"
+            | "topologySpreadConstraints"
+            | "volumeMounts"
+            | "volumes"
+    )
+}
 
 /// An object found in a text.
 #[derive(Debug)]
@@ -130,7 +144,7 @@ pub(super) use scalars;
 /// Reads a value.
 struct TreeVisitor<'a> {
     room: &'a Room,
-    /// Whether the value is that of one of [`UNUSED_LISTS`]. It may be something else than a list: a label, or a field with another meaning.
+    /// See [`is_unused()`]. The value may be a scalar: a label, or a field with another meaning.
     is_unused: bool,
 }
 
@@ -166,10 +180,13 @@ impl<'de> Visitor<'de> for TreeVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let (mut fields, room) = (Map::new(), self.room);
+        if self.is_unused {
+            while access.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            return Ok(Value::Object(fields));
+        }
         while let Some(key) = access.next_key::<String>()? {
             room.take(key.len())?;
-            let is_unused = UNUSED_LISTS.contains(&key.as_str());
-            let value = access.next_value_seed(Self { room, is_unused })?;
+            let value = access.next_value_seed(Self { room, is_unused: is_unused(&key) })?;
             insert_once(&mut fields, key, value)?;
         }
         Ok(Value::Object(fields))
@@ -211,11 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_no_reader_looks_into_is_empty_and_what_is_named_alike_stays() {
-        let text = r#"{"spec": {"containers": [{"env": [{"name": "a"}, [], 3], "ports": [1]}], "volumes": []},
+    fn a_field_that_no_reader_looks_into_is_empty_and_what_is_named_alike_stays() {
+        let text = r#"{"spec": {"containers": [{"env": [{"name": "a"}, [], 3], "ports": [1], "resources": {"limits": {"cpu": 1}}}], "volumes": []},
             "metadata": {"labels": {"env": "prod", "images": ""}, "managedFields": [{"a": {"a": 1}}]},
             "endpoints": [{"conditions": {"ready": true, "env": [1]}}], "images": null, "volumeMounts": 7}"#;
-        let expected = json!({"spec": {"containers": [{"env": [], "ports": [1]}], "volumes": []},
+        let expected = json!({"spec": {"containers": [{"env": [], "ports": [1], "resources": {}}], "volumes": []},
             "metadata": {"labels": {"env": "prod", "images": ""}, "managedFields": []},
             "endpoints": [{"conditions": {"ready": true, "env": []}}], "images": null, "volumeMounts": 7});
         assert_eq!(both(text), [expected.clone(), expected]);

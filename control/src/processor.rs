@@ -124,8 +124,8 @@ impl Processor {
         &self.scope
     }
 
-    /// Enables auditing, with the default for policies without an annotation. `None` disables auditing: all policies are enforced. Must be
-    /// called before there are objects, or before a resync.
+    /// Enables auditing, with the default for policies without an annotation. `None` disables auditing: all policies are enforced. Policies
+    /// that are compiled already stay as they are until the next resync.
     pub fn set_auditing(&mut self, default: Option<Enforcement>) {
         self.auditing = default;
     }

@@ -226,6 +226,10 @@ impl Pipeline {
             return Ok(());
         }
         self.processor.set_auditing(default);
+        if default.is_none() && self.processor.audited().is_empty() {
+            // All compiled policies are enforced already.
+            return Ok(());
+        }
         self.render_all()
     }
 

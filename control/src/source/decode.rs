@@ -28,24 +28,40 @@ const POLICY_FIELDS: [&str; 3] = ["podSelector", "policyTypes", "egress"];
 /// but in groups with a greater distance.
 const GROUP_TYPO: usize = 4;
 
-/// The result of decoding a value.
+/// The apiVersion and kind of an object, such as `apps/v1` and `Deployment`. One text, since a large state has many skipped objects.
+#[derive(Debug)]
+pub(super) struct VersionKind {
+    text: Box<str>,
+    /// The length of the apiVersion in bytes.
+    version: usize,
+}
+
+impl VersionKind {
+    fn new(api_version: &str, kind: &str) -> Self {
+        Self { text: [api_version, kind].concat().into(), version: api_version.len() }
+    }
+
+    /// Returns the apiVersion and the kind.
+    pub(super) fn parts(&self) -> (&str, &str) {
+        self.text.split_at(self.version)
+    }
+}
+
+/// The result of decoding a value. A large state has many, so all that is rare or large is boxed.
 #[derive(Debug)]
 pub(super) enum Decoded {
     /// An object of an unsupported kind, which is only counted.
     Skipped {
-        /// The object's apiVersion, such as `apps/v1`.
-        api_version: String,
-        /// The object's kind, such as `Deployment`.
-        kind: String,
+        kind: VersionKind,
         /// What a custom resource says about its pods. `None` if it describes none.
         pods: Option<Box<Described>>,
     },
     /// A document or list whose objects cannot be determined.
-    Unreadable(Problem),
+    Unreadable(Box<Problem>),
     /// A document that is neither an object nor a list of objects, such as an array.
-    NoObject(Problem),
+    NoObject(Box<Problem>),
     /// A mapping that has nothing of a Kubernetes object, such as the values of a chart.
-    Foreign(Problem),
+    Foreign(Box<Problem>),
     /// An object of a supported kind.
     Read(Box<Read>),
     /// An object with a pod template.
@@ -148,7 +164,7 @@ fn decode_by(value: &Value, model: Model) -> Decoded {
             Some(problem) => policy::read(value, PolicyVersion::V1, Some(problem)),
             None => {
                 let pods = custom::read(api_version, kind, value);
-                return Decoded::Skipped { api_version: api_version.to_owned(), kind: kind.to_owned(), pods };
+                return Decoded::Skipped { kind: VersionKind::new(api_version, kind), pods };
             }
         },
     };
@@ -190,7 +206,7 @@ fn unidentified(value: &Value, problem: Problem, model: Model) -> Decoded {
     }
     let has_group = || text("apiVersion").is_some_and(|version| version.contains('/'));
     if ["kind", "metadata"].iter().all(|key| value.get(key).is_none()) && !has_group() {
-        return Decoded::Foreign(problem);
+        return Decoded::Foreign(problem.into());
     }
     let annotations = value.pointer("/metadata/annotations");
     let isolates = model == Model::V1beta1 && annotations.is_some_and(|all| all.get(ISOLATION_ANNOTATION).is_some());

@@ -23,7 +23,7 @@ pub(super) const MAX_OBJECTS: usize = 1 << 19;
 /// A parsed document. An object, and elements of `items` that name their own kind, are decoded while the text is parsed, because untyped
 /// values need several times the memory of their text.
 pub(super) enum Document<L> {
-    /// An object that has no `items`, and whose kind is not that of a list.
+    /// A mapping that has no `items`, and whose kind is not that of a list.
     Object(Box<Decoded>),
     /// Any other mapping. `items` are not among the fields.
     Mapping { fields: Map<String, Value>, items: Option<Items<L>> },
@@ -96,7 +96,8 @@ impl<'de, L: Element> Visitor<'de> for DocumentVisitor<L> {
                 items = Some(access.next_value::<Items<L>>()?);
             }
         }
-        let is_object = items.is_none() && identity(&fields).is_ok_and(|(_, kind)| !kind.ends_with("List"));
+        // Without an identity it is no list either.
+        let is_object = items.is_none() && identity(&fields).map_or(true, |(_, kind)| !kind.ends_with("List"));
         Ok(match is_object {
             true => Document::Object(Box::new(decode(Value::Object(fields), &Inherited::default()))),
             false => Document::Mapping { fields, items },
@@ -171,19 +172,16 @@ impl<L> Document<L> {
             Self::Other => {
                 let problem =
                     Problem::new(&root, "not an object", "write one object with apiVersion and kind in each document");
-                return add(line, root, Decoded::NoObject(problem));
+                return add(line, root, Decoded::NoObject(problem.into()));
             }
         };
-        if items.is_none() && identity(&fields).is_err() {
-            return add(line, root, decode(Value::Object(fields), &Inherited::default()));
-        }
         let items_are_list = items.as_ref().map(|items| !matches!(items, Items::Other));
         let inherited = match list_kind(&fields, items_are_list) {
             // What is no list hides no objects.
             Err(problem) if items_are_list == Some(false) && identity(&fields).is_err() => {
-                return add(line, root, Decoded::NoObject(problem));
+                return add(line, root, Decoded::NoObject(problem.into()));
             }
-            Err(problem) => return add(line, root, Decoded::Unreadable(problem)),
+            Err(problem) => return add(line, root, Decoded::Unreadable(problem.into())),
             Ok(inherited) => inherited,
         };
         match (inherited, items) {
@@ -221,7 +219,7 @@ fn expand(
     let items_are_list = value.get("items").map(|items| items.is_array() || items.is_null());
     let is_list = |fields: &&Map<String, Value>| items_are_list.is_some() || identity(fields).is_ok();
     let own = match value.as_object().filter(is_list).map(|fields| list_kind(fields, items_are_list)) {
-        Some(Err(problem)) => return add(line, path, Decoded::Unreadable(problem)),
+        Some(Err(problem)) => return add(line, path, Decoded::Unreadable(problem.into())),
         Some(Ok(own)) => own,
         None => None,
     };

@@ -98,34 +98,35 @@ pub(super) struct Outline {
     pub(super) items: Vec<usize>,
 }
 
-/// Returns the outlines of all documents that are not `null`.
-pub(super) fn outlines(text: &str) -> Vec<Outline> {
-    let mut outlines: Vec<Outline> = Vec::new();
-    let mut depth = 0_usize;
-    // State in the outer mapping: whether the next token is a key, and whether the last key was `items`.
-    let (mut key_next, mut in_items) = (false, false);
-    for (token, line) in JsonTokens::new(text) {
-        if matches!(token, Token::Close) {
-            depth = depth.saturating_sub(1);
-            continue;
-        }
-        match (depth, &token) {
-            (0, Token::Scalar { null: true, .. }) => {}
-            (0, _) => {
-                outlines.push(Outline { line, items: Vec::new() });
-                (key_next, in_items) = (true, false);
+impl JsonTokens<'_> {
+    /// Takes the tokens of one value and returns its outline. The line is 0 if no token is left.
+    pub(super) fn outline(&mut self) -> Outline {
+        let mut outline = Outline::default();
+        let mut depth = 0_usize;
+        // State in the outer mapping: whether the next token is a key, and whether the last key was `items`.
+        let (mut key_next, mut in_items) = (true, false);
+        for (token, line) in self {
+            if matches!(token, Token::Close) {
+                depth = depth.saturating_sub(1);
+            } else {
+                match (depth, &token) {
+                    (0, _) => outline.line = line,
+                    (1, key) if key_next => {
+                        in_items = matches!(key, Token::Scalar { text, .. } if text == "items");
+                        key_next = false;
+                    }
+                    (1, _) => key_next = true,
+                    (2, _) if in_items => outline.items.push(line),
+                    _ => {}
+                }
+                depth += usize::from(matches!(token, Token::Open(_)));
             }
-            (1, key) if key_next => {
-                in_items = matches!(key, Token::Scalar { text, .. } if text == "items");
-                key_next = false;
+            if depth == 0 {
+                break;
             }
-            (1, _) => key_next = true,
-            (2, _) if in_items => outlines.last_mut().into_iter().for_each(|outline| outline.items.push(line)),
-            _ => {}
         }
-        depth += usize::from(matches!(token, Token::Open(_)));
+        outline
     }
-    outlines
 }
 
 #[cfg(test)]
@@ -136,13 +137,17 @@ mod tests {
     fn documents_and_items_have_their_lines() {
         let text = "null {\n\"items\" : [\n{\"items\": [1, 2]},\n[{}], 3,\n\"x\\\"{\" ],\n \"a\": \"items\", \"b\": [7]}\n{}\n\n5";
         let outline = |line, items: &[usize]| Outline { line, items: items.to_vec() };
-        assert_eq!(outlines(text), [outline(1, &[3, 4, 4, 5]), outline(7, &[]), outline(9, &[])]);
+        let mut tokens = JsonTokens::new(text);
+        let expected =
+            [outline(1, &[]), outline(1, &[3, 4, 4, 5]), outline(7, &[]), outline(9, &[]), Outline::default()];
+        assert_eq!(expected.each_ref().map(|_| tokens.outline()), expected);
     }
 
     #[test]
     fn text_that_is_no_json_ends() {
         for text in ["\"", "\"\\", "{\"\\u00e9", "}}}]", "\u{e9}\u{e9}", "\"\\\u{e9}\""] {
-            let _ = outlines(text);
+            let mut tokens = JsonTokens::new(text);
+            while tokens.outline().line > 0 {}
         }
     }
 }

@@ -213,16 +213,17 @@ impl Loader {
 
     fn settle(&mut self, decoded: Decoded, context: &mut Context<'_>) {
         let read = match decoded {
-            Decoded::Skipped { api_version, kind, pods } => {
+            Decoded::Skipped { kind, pods } => {
                 if let (Some(pods), Templates::Read(_)) = (pods, &self.options.templates) {
                     self.loaded.custom.push(pods.at(context.position()));
                 }
-                return self.skip(&api_version, &kind, context);
+                let (api_version, kind) = kind.parts();
+                return self.skip(api_version, kind, context);
             }
             Decoded::Unreadable(problem) | Decoded::NoObject(problem) => {
-                return self.report(Severity::Error, context, None, problem);
+                return self.report(Severity::Error, context, None, *problem);
             }
-            Decoded::Foreign(problem) => Read::nameless(problem),
+            Decoded::Foreign(problem) => Read::nameless(*problem),
             Decoded::Workload(read) => return self.settle_workload(*read, context),
             Decoded::Read(read) => *read,
             Decoded::BySemantics { v1, v1beta1 } => match self.options.semantics {

@@ -1,11 +1,11 @@
 //! Parses the text of a file, YAML or JSON, into decoded objects.
 
-use serde::de::{Error as _, IgnoredAny};
+use serde::de::IgnoredAny;
 use serde_saphyr::Spanned;
 
 use super::document::{Document, MAX_OBJECTS};
 use super::error::quoted;
-use super::json;
+use super::json::JsonTokens;
 pub(super) use super::locate::Syntax;
 use super::tree::{Entry, GIVEN_TWICE, Tree, line_number};
 
@@ -22,6 +22,10 @@ const MAX_YAML_LINE: usize = 1 << 24;
 /// Maximum length in bytes of a text that is tried as YAML although it looks like JSON. Only people write such YAML.
 const MAX_BRACED: usize = 1 << 24;
 
+/// Maximum number of documents that are no object. A text with more is something else than a state, and must not fill the memory with
+/// problems.
+pub(super) const MAX_FOREIGN: usize = 10_000;
+
 const REPEATED_HELP: &str = "remove one of the two: it is undefined which one counts";
 
 /// The error of a text that is neither YAML nor JSON.
@@ -34,9 +38,47 @@ pub(super) struct SyntaxError {
 /// The objects of a text, in order.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
+    /// The objects, and the first [`MAX_FOREIGN`] documents that are none.
     pub(super) entries: Vec<Entry>,
     /// Number of documents in the text that are not empty.
     pub(super) documents: usize,
+    /// Number of documents that are no object.
+    pub(super) foreign: usize,
+    /// The line of the first document that is no object and not among the entries. `None` if there is none.
+    pub(super) beyond: Option<usize>,
+}
+
+impl Parsed {
+    /// Adds the objects of the next document. See [`Document::finish`] for the lines.
+    fn add<L>(&mut self, document: Document<L>, line: usize, item_lines: &[usize]) {
+        self.documents += 1;
+        let before = self.entries.len();
+        document.finish(self.documents, line, item_lines, &mut self.entries);
+        let is_foreign = self.entries[before..].first().is_some_and(Entry::is_no_object);
+        self.foreign += usize::from(is_foreign);
+        if is_foreign && self.foreign > MAX_FOREIGN {
+            self.entries.truncate(before);
+            self.beyond.get_or_insert(line);
+        }
+    }
+
+    /// # Errors
+    /// If more than [`MAX_FOREIGN`] documents are no object.
+    fn check(&self) -> Result<(), SyntaxError> {
+        let Some(line) = self.beyond else { return Ok(()) };
+        let text = format!("more than {MAX_FOREIGN} documents are no Kubernetes object");
+        Err(SyntaxError { line: Some(line), text, help: "check that it is the right file".to_owned() })
+    }
+}
+
+/// Takes YAML documents one by one, because entries need less memory than documents.
+impl<L> Extend<Spanned<Document<L>>> for Parsed {
+    fn extend<T: IntoIterator<Item = Spanned<Document<L>>>>(&mut self, documents: T) {
+        for document in documents {
+            let line = line_number(&document);
+            self.add(document.value, line, &[]);
+        }
+    }
 }
 
 /// Returns the objects of a text, in order, and its notation. If both parsers fail, the file name and the start of the text decide whose
@@ -107,30 +149,37 @@ pub(super) fn syntax_of(text: &str) -> Syntax {
 }
 
 fn parse_json(text: &str) -> Result<Parsed, SyntaxError> {
-    let documents = serde_json::Deserializer::from_str(text).into_iter::<Option<Document<Tree>>>();
-    let documents = documents.filter_map(Result::transpose).enumerate().map(|(at, document)| match document {
-        Ok(_) if at == MAX_OBJECTS => {
-            Err(serde_json::Error::custom(format_args!("the text holds more than {MAX_OBJECTS} documents")))
+    let mut parsed = Parsed::default();
+    let mut tokens = JsonTokens::new(text);
+    for document in serde_json::Deserializer::from_str(text).into_iter::<Option<Document<Tree>>>() {
+        let document = document.map_err(|error| json_error(&error))?;
+        let outline = tokens.outline();
+        if let Some(document) = document {
+            parsed.add(document, outline.line, &outline.items);
         }
-        document => document,
-    });
-    let documents: Vec<_> = documents.collect::<Result<_, _>>().map_err(|error| {
-        // `serde_json` appends the line, which the message already has in front.
-        let message = error.to_string();
-        let text = message.split(" at line ").next().unwrap_or_default().to_owned();
-        let help = match error.classify() {
-            serde_json::error::Category::Eof => "the text ends too early: check that the file is complete",
-            _ if text.ends_with(GIVEN_TWICE) => REPEATED_HELP,
-            _ => "correct the JSON; no object of this file was read",
-        };
-        SyntaxError { line: Some(error.line()).filter(|&line| line > 0), text, help: help.to_owned() }
-    })?;
-    let outlines = json::outlines(text);
-    let (mut entries, count) = (Vec::new(), documents.len());
-    for (at, (document, outline)) in documents.into_iter().zip(&outlines).enumerate() {
-        document.finish(at + 1, outline.line, &outline.items, &mut entries);
+        if parsed.documents > MAX_OBJECTS {
+            return Err(too_many_documents(Some(outline.line)));
+        }
+        parsed.check()?;
     }
-    Ok(Parsed { entries, documents: count })
+    Ok(parsed)
+}
+
+fn json_error(error: &serde_json::Error) -> SyntaxError {
+    // `serde_json` appends the line, which the message already has in front.
+    let message = error.to_string();
+    let text = message.split(" at line ").next().unwrap_or_default().to_owned();
+    let help = match error.classify() {
+        serde_json::error::Category::Eof => "the text ends too early: check that the file is complete",
+        _ if text.ends_with(GIVEN_TWICE) => REPEATED_HELP,
+        _ => "correct the JSON; no object of this file was read",
+    };
+    SyntaxError { line: Some(error.line()).filter(|&line| line > 0), text, help: help.to_owned() }
+}
+
+fn too_many_documents(line: Option<usize>) -> SyntaxError {
+    let text = format!("the text holds more than {MAX_OBJECTS} documents");
+    SyntaxError { line, text, help: "check that it is the right file, or split it".to_owned() }
 }
 
 /// Returns the offset in bytes of the first line that is too long for the YAML parser. `None` if no line is.
@@ -153,14 +202,11 @@ fn parse_yaml(text: &str) -> Result<Parsed, SyntaxError> {
         let help = "check that it is the right file; JSON may have any length of lines".to_owned();
         return Err(SyntaxError { line: Some(line), text, help });
     }
-    let documents: Vec<Spanned<Document<Spanned<Tree>>>> =
-        serde_saphyr::from_multiple_with_options(text, yaml_options(text)).map_err(|error| yaml_error(text, &error))?;
-    let (mut entries, count) = (Vec::new(), documents.len());
-    for (at, document) in documents.into_iter().enumerate() {
-        let line = line_number(&document);
-        document.value.finish(at + 1, line, &[], &mut entries);
-    }
-    Ok(Parsed { entries, documents: count })
+    let parsed: Parsed =
+        serde_saphyr::from_str_multiple_with_options::<Spanned<Document<Spanned<Tree>>>, _>(text, yaml_options(text))
+            .map_err(|error| yaml_error(text, &error))?;
+    parsed.check()?;
+    Ok(parsed)
 }
 
 /// Returns the YAML parser's limits. Every node and merge key takes at least one byte, so the text's length bounds their number. The
@@ -190,8 +236,12 @@ pub(super) fn yaml_options(text: &str) -> serde_saphyr::Options {
 fn yaml_error(source: &str, error: &serde_saphyr::Error) -> SyntaxError {
     let location = error.location();
     let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    let line = location.map(|place| number(place.line()));
     let mut help = "correct the YAML; no object of this file was read";
     let text = match error.without_snippet() {
+        serde_saphyr::Error::Budget { breach: serde_saphyr::budget::BudgetBreach::Documents { .. }, .. } => {
+            return too_many_documents(line);
+        }
         serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
             help = REPEATED_HELP;
             format!("key {}{GIVEN_TWICE}", quoted(key))
@@ -201,7 +251,6 @@ fn yaml_error(source: &str, error: &serde_saphyr::Error) -> SyntaxError {
             message.split(" at line ").next().unwrap_or_default().lines().next().unwrap_or_default().to_owned()
         }
     };
-    let line = location.map(|place| number(place.line()));
     let written = line.and_then(|line| source.lines().nth(line.checked_sub(1)?));
     if written.is_some_and(|written| written.contains("{{")) {
         help = "this looks like a template: render it first (`helm template`)";

@@ -28,7 +28,7 @@ use serde_saphyr::Spanned;
 
 use super::document::{Document, Item, Items, MAX_OBJECTS};
 use super::locate::Syntax;
-use super::parse::{self, Parsed, SyntaxError};
+use super::parse::{self, MAX_FOREIGN, Parsed, SyntaxError};
 use super::tree::{Element, Entry, Tree, line_number};
 
 /// Minimum length in bytes of a text that is cut. A shorter one is parsed in a few milliseconds.
@@ -123,8 +123,9 @@ fn documents(text: &str, syntax: Syntax, threads: usize) -> Option<Parsed> {
         parsed.entries.iter_mut().for_each(|entry| entry.document += all.documents);
         all.entries.append(&mut parsed.entries);
         all.documents += parsed.documents;
+        all.foreign += parsed.foreign;
     }
-    (all.documents <= MAX_OBJECTS).then_some(all)
+    (all.documents <= MAX_OBJECTS && all.foreign <= MAX_FOREIGN).then_some(all)
 }
 
 /// Parses a YAML document whose `items` are written as a block sequence of the outer block mapping. `None` if they are written in another
@@ -221,7 +222,7 @@ fn list<L: Element>(document: Document<L>, line: usize, items: Vec<Vec<(Item, us
     let items: Vec<_> = items.into_iter().flatten().collect();
     let mut entries = Vec::new();
     document.with_items(items)?.finish(1, line, &[], &mut entries);
-    Some(Parsed { entries, documents: 1 })
+    Some(Parsed { entries, documents: 1, ..Parsed::default() })
 }
 
 #[cfg(test)]

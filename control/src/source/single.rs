@@ -42,7 +42,7 @@ pub fn read(value: Value, api_version: &str, kind: &str) -> Option<Single> {
     let read = match decode(value, &Inherited::new(api_version, kind)) {
         // Current API servers no longer use the model of 2016.
         Decoded::Read(read) | Decoded::BySemantics { v1: read, .. } => *read,
-        Decoded::Foreign(problem) => Read::nameless(problem),
+        Decoded::Foreign(problem) => Read::nameless(*problem),
         Decoded::Skipped { .. } | Decoded::Workload(_) | Decoded::Unreadable(_) | Decoded::NoObject(_) => return None,
     };
     let faults = Faults::new(read.label, read.findings, &read.outcome);

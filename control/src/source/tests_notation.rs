@@ -238,3 +238,23 @@ fn legacy_octal_numbers_are_read_as_kubectl_does() {
     let loaded = strict(&policy_text("ingress: [{ports: [{port: 017}]}]")).unwrap();
     assert!(format!("{:?}", policies(&loaded)[0].ingress).contains("first: 15"));
 }
+
+#[test]
+fn a_text_of_many_documents_that_are_no_object_is_refused_with_the_line_of_the_first_beyond_the_limit() {
+    let (limit, pod) = (parse::MAX_FOREIGN, "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n");
+    for count in [limit, limit + 1, 6 * limit] {
+        // The last one is long enough for several threads.
+        let texts = [
+            (format!("{pod}{}", "---\na: b\n".repeat(count)), 2 * limit + 5),
+            (format!("{pod}{}", "---\n- a\n".repeat(count)), 2 * limit + 5),
+            ("{\"a\": 1}\n".repeat(count) + "7", limit + 1),
+        ];
+        for (text, line) in texts {
+            let errors = strict(&text).unwrap_err();
+            let is_one = errors.shown()[0].problem == format!("more than {limit} documents are no Kubernetes object");
+            let is_refused = count > limit || text.ends_with('7');
+            assert_eq!((is_one, errors.total() == 1), (is_refused, is_refused), "{}", errors.shown()[0]);
+            assert!(!is_one || errors.shown()[0].line == Some(line), "{}", errors.shown()[0]);
+        }
+    }
+}

@@ -60,6 +60,13 @@ pub(super) struct Entry {
     pub(super) decoded: Decoded,
 }
 
+impl Entry {
+    /// Whether the entry is a document that is something else than a Kubernetes object.
+    pub(super) fn is_no_object(&self) -> bool {
+        self.decoded.is_no_object() && self.path.steps().is_empty()
+    }
+}
+
 /// An untyped value. Parsing fails if a mapping repeats a key, of which `serde_json` would silently keep the last.
 pub(super) struct Tree(pub(super) Value);
 

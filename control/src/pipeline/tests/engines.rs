@@ -132,6 +132,11 @@ fn what_is_audited_is_told_by_the_engine_that_is_in_force() {
     // The first audited policy arrives in the batch that changes the engine.
     let mut pipeline = automatic();
     pipeline = pipeline.auditing(Enforcement::Enforce);
-    pipeline.apply_batch((0..MANY - 2).map(remote).chain([Event::Apply(audited)])).unwrap();
+    pipeline.apply_batch((0..MANY - 2).map(remote).chain([Event::Apply(audited.clone())])).unwrap();
     assert_eq!(told(&pipeline), Engine::Identity);
+    // The first audited policy arrives after auditing has ended.
+    let mut pipeline = automatic().auditing(Enforcement::Enforce);
+    pipeline.enforce(None).unwrap();
+    pipeline.apply(Event::Apply(audited)).unwrap();
+    assert!(pipeline.audit_tables("n1").is_none() && pipeline.audited_policies().is_empty());
 }

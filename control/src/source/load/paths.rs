@@ -13,6 +13,7 @@ use super::super::error::SourceError;
 use super::super::parse::could_be_policy;
 use super::super::pieces::parse;
 use super::super::read::{ReadFault, STDIN, file_text, text_of};
+use super::super::tree::Entry;
 use super::Loader;
 
 /// File extensions that are read from a directory, ignoring case.
@@ -73,10 +74,7 @@ impl Loader {
         let parsed = parse(file, text);
         let is_passed_over = self.is_mixed()
             && match &parsed {
-                Ok((entries, _)) => {
-                    !entries.is_empty()
-                        && entries.iter().all(|entry| entry.decoded.is_no_object() && entry.path.steps().is_empty())
-                }
+                Ok((entries, _)) => !entries.is_empty() && entries.iter().all(Entry::is_no_object),
                 Err(_) => !could_be_policy(text),
             };
         match is_passed_over {

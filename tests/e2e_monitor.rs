@@ -137,7 +137,7 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
         String::from_utf8_lossy(&replayed.stderr)
     );
     // Past events and filters.
-    for pod in ["default/b", "pod/default/b", "app=b -n default"] {
+    for pod in ["default/b", "pod/default/b", "app=b -n default", &to] {
         let (_, last) = lab.ask(&["monitor", "--last", "50", "-o", "json", "--pod", pod, "--port", "80"]);
         let flows: Vec<Value> = last.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         assert!(
@@ -328,11 +328,12 @@ fn a_capture_that_is_stopped_tells_its_count_and_a_filter_that_selects_nobody_ca
     require!("ping", "tcpdump");
     let mut lab = watched("");
     let file = lab.path("stopped.pcapng");
-    let words = ["capture", "--write", file.to_str().unwrap(), "--pod", "default/a", "icmp"];
+    let own = lab.get("a").v4.clone();
+    let words = ["capture", "--write", file.to_str().unwrap(), "--pod", &own, "icmp"];
     let mut capture = Watcher::start(&lab, "stopped", &words);
     lab.pings("a", &lab.get("b").v4.clone());
     eventually("the packet is captured", || tcpdump_read(&file, "").contains("ICMP echo request"));
-    assert!(!capture.said(&lab).contains("no pod"), "{}", capture.said(&lab));
+    assert!(!capture.said(&lab).contains("is selected"), "{}", capture.said(&lab));
     capture.child.as_ref().unwrap().signal("INT");
     eventually("it ends", || capture.has_ended());
     let seen = tcpdump_read(&file, "").lines().filter(|line| line.contains("ICMP")).count();
@@ -341,9 +342,11 @@ fn a_capture_that_is_stopped_tells_its_count_and_a_filter_that_selects_nobody_ca
     for (name, words) in [
         ("monitor", vec!["monitor", "--pod", "default/aa", "--namespace", "default", "--label", "app=zz"]),
         ("trace", vec!["trace", "--pod", "default/aa", "--label", "app=zz"]),
+        ("capture", vec!["capture", "--write", "-", "--pod", "node/n9", "--label", "app=zz"]),
     ] {
         let watcher = Watcher::start(&lab, &format!("nobody-{name}"), &words);
-        let expected = "no pod of the state is selected by --pod default/aa, --label app=zz:";
+        let of = if name == "capture" { "node/n9" } else { "default/aa" };
+        let expected = &format!("no pod or node of the state is selected by --pod {of}, --label app=zz:");
         eventually("it warns of selectors of nobody", || watcher.said(&lab).contains(expected));
         watcher.stop();
     }

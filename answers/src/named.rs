@@ -104,6 +104,10 @@ pub(crate) fn means(name: &EndName, pod: &Pod) -> bool {
 /// What is known about an end of a connection. The state knows all of it about its pods; a running vswitch may know less.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KnownEnd<'a> {
+    /// The end's address. `None` for a pod as a whole, which may have several or none.
+    pub address: Option<IpAddr>,
+    /// The name of the node. `None` if the end is not a node.
+    pub node: Option<&'a str>,
     /// Namespace and name of the pod. `None` if the end is not a pod.
     pub name: Option<(&'a str, &'a str)>,
     /// The pod's labels. `None` if they are not known.
@@ -116,13 +120,21 @@ impl<'a> KnownEnd<'a> {
     /// Returns what the state knows about a pod of this workload.
     pub fn of(pod: &'a Pod, workload: &'a object::Workload) -> Self {
         let name = Some((&*pod.name.namespace, &*pod.name.name));
-        Self { name, labels: Some(&pod.labels), workload: Some(workload) }
+        Self { name, labels: Some(&pod.labels), workload: Some(workload), ..Self::default() }
     }
 }
 
-/// Whether a name means an end: its pod by name, its pod's workload, or its pod's labels. False for the names of nodes and for addresses, for an
-/// end that is not a pod, and if the name is a workload's or labels that are not known of the end.
-pub fn means_known(name: &EndName, pod: KnownEnd<'_>) -> bool {
+/// Whether a name means an end: its address, its node, its pod by name, its pod's workload, or its pod's labels. False if what the name asks
+/// for is not known of the end.
+pub fn means_known(name: &EndName, end: KnownEnd<'_>) -> bool {
+    match name {
+        EndName::Address(address) => end.address == Some(*address),
+        EndName::Node(name) => end.node == Some(&**name),
+        EndName::Pod(_) | EndName::Workload(_) | EndName::Labels(_) => means_pod(name, end),
+    }
+}
+
+fn means_pod(name: &EndName, pod: KnownEnd<'_>) -> bool {
     let Some((namespace, own)) = pod.name else { return false };
     let is_of = |kind: Option<&str>, name: &PodName| {
         let is_one = |made: &object::Workload| made.name == name.name && kind.is_none_or(|kind| *made.kind == *kind);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bulkhead_control::object::Pod;
 
-/// The owner of an address: a pod or a node. `None` and false for an address outside the cluster.
+/// The owner of an address: a pod or a node. Neither for an address outside the cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndFacts {
     /// The pod with the address. `None` if no pod has it.
     pub pod: Option<Arc<Pod>>,
-    /// Whether the address is a node's.
-    pub is_node: bool,
+    /// The name of the node with the address. `None` if no node has it, or a pod has it.
+    pub node: Option<Arc<str>>,
 }

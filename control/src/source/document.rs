@@ -47,7 +47,7 @@ pub(super) enum Item {
     /// An object that names its apiVersion and kind.
     Decoded(Decoded),
     /// An item without a kind, or a nested list. How to read it depends on the enclosing list.
-    Undecoded(Value),
+    Undecoded(Box<Value>),
 }
 
 impl Item {
@@ -57,7 +57,7 @@ impl Item {
         if has("apiVersion") && has("kind") && !nested {
             Self::Decoded(decode(value, &Inherited::default()))
         } else {
-            Self::Undecoded(value)
+            Self::Undecoded(value.into())
         }
     }
 }
@@ -191,7 +191,7 @@ impl<L> Document<L> {
                     let path = FieldPath::of("items").index(at);
                     match item {
                         Item::Decoded(decoded) => add(line, path, decoded),
-                        Item::Undecoded(value) => expand(value, &inherited, line, path, &mut add),
+                        Item::Undecoded(value) => expand(*value, &inherited, line, path, &mut add),
                     }
                 }
             }

@@ -12,7 +12,7 @@ use super::LiveState;
 use crate::end_facts::EndFacts;
 use crate::stream::Selector;
 use bulkhead_answers::args::EndName;
-use bulkhead_answers::named::{self, Named, Unknown};
+use bulkhead_answers::named::{self, KnownEnd, Named, Unknown};
 use bulkhead_answers::run;
 
 impl LiveState {
@@ -36,14 +36,18 @@ impl LiveState {
         // A pod with the node's address is reported as the node.
         let pods = cache.pods_at(address).map(|(_, pod)| pod).filter(|pod| !pod.finished && !pod.host_network);
         let pod = pods.last().cloned();
-        let is_node = || cache.nodes().values().any(|node| node.addresses.contains(&address));
-        EndFacts { is_node: pod.is_none() && is_node(), pod }
+        let node = || cache.nodes().values().find(|node| node.addresses.contains(&address));
+        EndFacts { node: if pod.is_none() { node().map(|node| node.name.clone()) } else { None }, pod }
     }
 
-    /// Returns the parts of the selector that select no pod, as the user wrote them; all parts if only together they select none.
+    /// Returns the parts of the selector that select no pod, node or address, as the user wrote them; all parts if only together they select
+    /// none.
     pub(crate) fn selecting_nobody(&self, selector: &Selector) -> Vec<String> {
-        let selects =
-            |selector: &Selector| self.pipeline.cache().pods().any(|(_, pod)| !pod.finished && selector.selects(pod));
+        let pods = || self.pipeline.cache().pods().map(|(_, pod)| pod).filter(|pod| !pod.finished);
+        // A selected pod may have no address yet.
+        let selects = |selector: &Selector| {
+            pods().any(|pod| selector.selects(pod)) || !self.addresses_selected(selector).is_empty()
+        };
         let alone = selector.parts().filter(|(_, part)| !selects(part)).map(|(text, _)| text);
         let alone: Vec<String> = alone.collect();
         match alone.is_empty() && !selects(selector) {
@@ -52,11 +56,22 @@ impl LiveState {
         }
     }
 
-    /// Returns the addresses of the selected pods that have not ended.
+    /// Returns the selected addresses: of pods that have not ended, of nodes, and those that the selector itself names.
     pub(crate) fn addresses_selected(&self, selector: &Selector) -> HashSet<IpAddr> {
-        let pods = self.pipeline.cache().pods().map(|(_, pod)| pod);
-        let selected = pods.filter(|pod| !pod.finished && selector.selects(pod));
-        selected.flat_map(|pod| pod.addresses.iter().copied()).collect()
+        let cache = self.pipeline.cache();
+        let mut selected = HashSet::new();
+        let mut select = |end: KnownEnd<'_>, addresses: &[IpAddr]| {
+            let at = |address| KnownEnd { address: Some(address), ..end };
+            selected.extend(addresses.iter().copied().filter(|&address| selector.selects_known(at(address))));
+        };
+        for (_, pod) in cache.pods().filter(|(_, pod)| !pod.finished) {
+            select(KnownEnd::of(pod, &pod.workload()), &pod.addresses);
+        }
+        for node in cache.nodes().values() {
+            select(KnownEnd { node: Some(&node.name), ..KnownEnd::default() }, &node.addresses);
+        }
+        select(KnownEnd::default(), &selector.addresses());
+        selected
     }
 
     /// Returns the name of each address's owner: a pod's workload, or a node. For an unassigned address, the address as text.

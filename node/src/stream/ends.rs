@@ -40,6 +40,10 @@ pub(super) struct End {
     pub(super) pod: Option<Arc<str>>,
     pub(super) labels: Option<Labels>,
     workload: Option<Arc<Workload>>,
+    /// The name of the node. `None` if the end is not a node of the state.
+    node: Option<Arc<str>>,
+    /// The end's address. `None` if the packet has none.
+    address: Option<IpAddr>,
     reserved: u32,
 }
 
@@ -51,7 +55,13 @@ impl End {
 
     /// Returns what a selector looks at.
     pub(super) fn known(&self) -> KnownEnd<'_> {
-        KnownEnd { name: self.name(), labels: self.labels.as_ref(), workload: self.workload.as_deref() }
+        KnownEnd {
+            address: self.address,
+            node: self.node.as_deref(),
+            name: self.name(),
+            labels: self.labels.as_ref(),
+            workload: self.workload.as_deref(),
+        }
     }
 
     /// Returns a reserved identity, or for a pod a hash (FNV-1a) of namespace and labels, equal on all nodes. Hashes may collide.
@@ -123,11 +133,13 @@ impl Ends {
     }
 
     pub(super) fn of(&self, address: IpAddr) -> End {
-        self.known.get(&address).map(|(_, end)| end.clone()).unwrap_or_default()
+        let known = self.known.get(&address).map(|(_, end)| end.clone());
+        known.unwrap_or_else(|| End { address: Some(address), ..End::default() })
     }
 }
 
 fn end(address: IpAddr, facts: EndFacts, snapshot: &Snapshot) -> End {
+    let at_address = End { address: Some(address), ..End::default() };
     let port = snapshot.owner(address).and_then(|id| snapshot.port(id));
     if let Some(port) = port.filter(|port| port.kind == PortKind::Pod)
         && let Some((namespace, pod)) = port.name.split_once('/')
@@ -137,18 +149,18 @@ fn end(address: IpAddr, facts: EndFacts, snapshot: &Snapshot) -> End {
         let (labels, workload) =
             known.map(|known| (Some(known.labels.clone()), known.owner.clone())).unwrap_or_default();
         let (namespace, pod) = (Some(namespace.into()), Some(pod.into()));
-        return End { namespace, pod, labels, workload, reserved: 0 };
+        return End { namespace, pod, labels, workload, ..at_address };
     }
     if let Some(pod) = facts.pod {
         let (namespace, name) = (pod.name.namespace.clone(), pod.name.name.clone());
         let (labels, workload) = (Some(pod.labels.clone()), pod.owner.clone());
-        return End { namespace: Some(namespace), pod: Some(name), labels, workload, reserved: 0 };
+        return End { namespace: Some(namespace), pod: Some(name), labels, workload, ..at_address };
     }
     let is_own = port.is_some_and(|port| port.kind == PortKind::Host);
-    let reserved = match (is_own, facts.is_node) {
+    let reserved = match (is_own, facts.node.is_some()) {
         (true, _) => reserved::HOST,
         (false, true) => reserved::REMOTE_NODE,
         (false, false) => reserved::WORLD,
     };
-    End { reserved, ..End::default() }
+    End { reserved, node: facts.node, ..at_address }
 }

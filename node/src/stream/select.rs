@@ -1,4 +1,6 @@
-//! Selects pods by name, namespace and labels.
+//! Selects pods by name, namespace and labels, and nodes and addresses.
+
+use std::net::IpAddr;
 
 use bulkhead_answers::args::EndName;
 use bulkhead_answers::named::{self, KnownEnd};
@@ -6,7 +8,7 @@ use bulkhead_answers::output;
 use bulkhead_control::object::Pod;
 use bulkhead_observe::admin::Failure;
 
-/// A selector for pods. A list without entries selects all pods; in others, one matching entry is enough.
+/// A selector for pods, nodes and addresses. A list without entries selects all; in others, one matching entry is enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
     pods: Vec<PodWord>,
@@ -15,22 +17,26 @@ pub(crate) struct Selector {
     labels: Vec<Vec<(String, Option<String>)>>,
 }
 
-/// One value of `--pod`, which selects any number of pods.
+/// One value of `--pod`, which selects any number of pods, a node or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PodWord {
     /// A namespace and a prefix of the pod's name, as in `shop/web-`. The namespace is `default` if omitted.
     Prefix(String),
-    /// The pods of a workload, or with labels in a namespace, or one pod: as `explain` takes them. With the text that the user wrote.
+    /// The pods of a workload, or with labels in a namespace, one pod, a node or an address: as `explain` takes them. With the text that the
+    /// user wrote.
     Name(EndName, String),
 }
 
 impl PodWord {
-    /// Parses the value. A text with one `/` or none is a prefix, as Hubble's clients send it.
+    /// Parses the value. A text with one `/` or none is a prefix, as Hubble's clients send it, unless it is an address or `node/NAME`.
     ///
     /// # Errors
     /// A [`Failure`] `malformed` if the text looks like a workload or labels, and is neither.
     fn new(text: &str) -> Result<Self, Failure> {
-        let is_name = text.contains(['=', ' ']) || text.matches('/').count() > 1;
+        let is_name = text.contains(['=', ' '])
+            || text.matches('/').count() > 1
+            || text.starts_with("node/")
+            || text.parse::<IpAddr>().is_ok();
         if !is_name {
             return Ok(Self::Prefix(if text.contains('/') { text.to_owned() } else { format!("default/{text}") }));
         }
@@ -38,7 +44,7 @@ impl PodWord {
             Failure::new(
                 "malformed",
                 output::printable(&wrong),
-                "write namespace/name, deploy/NAMESPACE/NAME or `app=web -n shop`",
+                "write namespace/name, deploy/NAMESPACE/NAME, `app=web -n shop`, node/NAME or an address",
             )
         })?;
         Ok(Self::Name(name, text.to_owned()))
@@ -51,7 +57,7 @@ impl PodWord {
         }
     }
 
-    /// Whether the value selects this end. False if the end is not a pod, and for a workload or labels that are not known of the end.
+    /// Whether the value selects this end. False if what it asks for is not known of the end.
     fn means(&self, end: KnownEnd<'_>) -> bool {
         match self {
             Self::Prefix(text) => {
@@ -120,8 +126,17 @@ impl Selector {
         self.selects_known(KnownEnd::of(pod, &pod.workload()))
     }
 
+    /// Returns the addresses that `--pod` names.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        let named = self.pods.iter().filter_map(|pod| match pod {
+            PodWord::Name(EndName::Address(address), _) => Some(*address),
+            PodWord::Name(..) | PodWord::Prefix(_) => None,
+        });
+        named.collect()
+    }
+
     /// Like [`Self::selects`], for an end of which not everything is known.
-    pub(super) fn selects_known(&self, end: KnownEnd<'_>) -> bool {
+    pub(crate) fn selects_known(&self, end: KnownEnd<'_>) -> bool {
         let is_labeled = |wanted: &Vec<(String, Option<String>)>| {
             let has = |(key, value): &(String, Option<String>)| {
                 let own = end.labels.and_then(|labels| labels.get(key.as_str()));
@@ -151,7 +166,14 @@ mod tests {
             let selector = Selector::new(&pods, &namespaces, &wanted).unwrap();
             let workload = Workload { kind: "Deployment".into(), name: "web".into() };
             let name = Some(("shop", "web-7d9"));
-            selector.selects_known(KnownEnd { name, labels: Some(&labels), workload: Some(&workload) })
+            let address = "10.0.0.7".parse().ok();
+            selector.selects_known(KnownEnd {
+                name,
+                labels: Some(&labels),
+                workload: Some(&workload),
+                address,
+                node: None,
+            })
         };
         assert!(selects(&[], &[], &[]));
         assert!(selects(&["shop/web"], &[], &[]) && selects(&["x/y", "shop/"], &[], &[]));
@@ -170,9 +192,14 @@ mod tests {
             "pod/shop/web",
             "app=web -n shop",
             "-n shop tier=front",
+            "10.0.0.7",
         ] {
             assert!(selects(&[name], &[], &[]), "{name}");
         }
+        assert!(selects(&["10.0.0.7"], &["shop"], &[]) && !selects(&["10.0.0.7"], &["other"], &[]));
+        let node = |name| KnownEnd { node: Some(name), ..KnownEnd::default() };
+        let n1 = Selector::new(&["node/n1".to_owned()], &[], &[]).unwrap();
+        assert!(n1.selects_known(node("n1")) && !n1.selects_known(node("n10")) && n1.addresses().is_empty());
         for name in [
             "deploy/shop/web-7d9",
             "sts/shop/web",

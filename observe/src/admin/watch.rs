@@ -84,7 +84,7 @@ fn say_nobody(watching: &Watching) {
     if !watching.nobody.is_empty() {
         let filters: Vec<&str> = watching.nobody.iter().map(String::as_str).collect();
         warn(&format!(
-            "no pod of the state is selected by {}: nothing is shown until one is created\n  help: `kubectl get pods -A --show-labels` lists the pods",
+            "no pod or node of the state is selected by {}: nothing is shown until one is created\n  help: `kubectl get pods -A --show-labels` lists the pods",
             some_of(&filters, MAX_NOBODY)
         ));
     }

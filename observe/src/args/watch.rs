@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use bulkhead_answers::args::DEFAULT_SOCKET;
 use bulkhead_answers::args::Format;
 
-/// Filter by pods.
+/// Filter by the ends of traffic.
 #[derive(Debug, Default, clap::Args)]
 pub struct WatchedEnds {
-    /// Only traffic of these pods, on either side: how namespace/name starts, a workload (deploy/shop/web) or labels (`app=web -n shop`); may be
-    /// repeated
-    #[arg(long = "pod", value_name = "NAMESPACE/NAME|KIND/NAMESPACE/NAME|LABELS -n NAMESPACE")]
+    /// Only traffic of these ends, on either side: how a pod's namespace/name starts, a workload (deploy/shop/web), labels (`app=web -n shop`),
+    /// node/NAME or an address; may be repeated
+    #[arg(long = "pod", value_name = "NAMESPACE/NAME|KIND/NAMESPACE/NAME|LABELS -n NAMESPACE|node/NAME|ADDRESS")]
     pub pods: Vec<String>,
     /// Only traffic of pods of this namespace; may be repeated
     #[arg(long = "namespace", value_name = "NAME")]

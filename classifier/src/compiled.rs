@@ -63,36 +63,38 @@ impl Compiled {
     #[inline(always)]
     pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
         // Most bursts have one family, so determining it takes no loop of its own.
-        let decided = match keys.first().map(Key::family) {
-            Some(Key::V6) => self.decide_v6(simd, keys),
-            _ => self.decide_v4(simd, keys),
+        let is_decided = match keys.first().map(Key::family) {
+            Some(Key::V6) => self.decide_v6(simd, keys, codes),
+            _ => self.decide_v4(simd, keys, codes),
         };
-        match decided {
-            Some(decided) => *codes = decided,
-            None => return self.mixed::<S, N>(simd, keys, codes),
-        }
-        false
+        !is_decided && self.mixed::<S, N>(simd, keys, codes)
     }
 
-    /// Looks up keys of IPv4. `None` if another family is among them.
+    /// Looks up keys of IPv4. Returns false, without codes, if another family is among them.
     #[inline(always)]
-    fn decide_v4<S: Simd, const N: usize>(&self, simd: S, keys: &[Key]) -> Option<[u32; N]> {
+    fn decide_v4<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
         let mut block = Block::<u32, N>::new();
         let mut others = 0;
         for key in keys {
             others |= key.family() ^ Key::V4;
             block.push(self.fields(simd, self.points_v4(), key));
         }
-        (others == 0).then(|| self.v4.decide(simd, &block))
+        if others == 0 {
+            self.v4.decide(simd, &block, codes);
+        }
+        others == 0
     }
 
-    /// Looks up keys of IPv6. `None` if another family is among them.
+    /// Looks up keys of IPv6. Returns false, without codes, if another family is among them.
     #[inline(always)]
-    fn decide_v6<S: Simd, const N: usize>(&self, simd: S, keys: &[Key]) -> Option<[u32; N]> {
+    fn decide_v6<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
         let others = keys.iter().fold(0, |others, key| others | (key.family() ^ Key::V6));
         let points = self.points_v6();
         let packets = keys.iter().map(|key| self.fields(simd, points, key));
-        (others == 0).then(|| self.v6.decide(simd, packets))
+        if others == 0 {
+            self.v6.decide(simd, packets, codes);
+        }
+        others == 0
     }
 
     /// Looks up one key. Returns the code of its verdict, or `u32::MAX` for "no rule" and for a key of mixed families.
@@ -109,11 +111,12 @@ impl Compiled {
     #[inline(always)]
     fn mixed<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
         let of = |family: u8| keys.iter().filter(move |key| key.family() == family);
-        let mut v4 = Block::<u32, N>::new();
-        of(Key::V4).for_each(|key| v4.push(self.fields(simd, self.points_v4(), key)));
-        let v4 = self.v4.decide(simd, &v4);
+        let mut block = Block::<u32, N>::new();
+        of(Key::V4).for_each(|key| block.push(self.fields(simd, self.points_v4(), key)));
+        let (mut v4, mut v6) = ([u32::MAX; N], [u32::MAX; N]);
+        self.v4.decide(simd, &block, &mut v4);
         let points = self.points_v6();
-        let v6: [u32; N] = self.v6.decide(simd, of(Key::V6).map(|key| self.fields(simd, points, key)));
+        self.v6.decide(simd, of(Key::V6).map(|key| self.fields(simd, points, key)), &mut v6);
         let (mut v4, mut v6, mut odd) = (v4.iter(), v6.iter(), false);
         for (key, code) in keys.iter().zip(codes) {
             let decided = match key.family() {

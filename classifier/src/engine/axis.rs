@@ -80,6 +80,13 @@ impl<A: Address> Axis<A> {
         self.class_of.iter_mut().for_each(|class| *class = number(*class));
     }
 
+    /// Replaces the class of each piece, in ascending order, by the result for the piece's last point and its class.
+    pub(super) fn renumber_pieces(&mut self, mut number: impl FnMut(A, u32) -> u32) {
+        for piece in 0..self.class_of.len() {
+            self.class_of[piece] = number(self.last(piece), self.class_of[piece]);
+        }
+    }
+
     /// Returns the class of a point: rules do not distinguish points of one class.
     #[inline(always)]
     pub(crate) fn class<S: Simd>(&self, simd: S, point: A) -> u32 {

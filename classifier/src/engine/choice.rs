@@ -33,6 +33,8 @@ pub(crate) struct Choice {
     pub(crate) all_direct: usize,
     /// Maximum number of rules that get their own bit instead of a small tuple. See [`DISSOLVED`].
     pub(crate) dissolved: usize,
+    /// The longest list of direct rules that is not divided into sides, and the maximum number of rules of a side: those of one chunk.
+    pub(crate) side: usize,
     /// If set, the list is compiled into segments of this many rules.
     pub(crate) segment: Option<usize>,
     /// Minimum number of boundaries of IPv6 sets in a list that is compiled for numbers. See [`NARROW`].
@@ -42,7 +44,7 @@ pub(crate) struct Choice {
 impl Choice {
     /// Forces bit vectors with one bit for each of at most 64 rules.
     pub(crate) const BITS: Self =
-        Self { cells: 0, pruned: false, all_direct: 64, dissolved: 0, segment: None, narrow: NARROW };
+        Self { cells: 0, pruned: false, all_direct: 64, dissolved: 0, side: CHUNK_BITS, segment: None, narrow: NARROW };
 }
 
 impl Default for Choice {
@@ -52,6 +54,7 @@ impl Default for Choice {
             pruned: true,
             all_direct: ALL_DIRECT,
             dissolved: DISSOLVED,
+            side: CHUNK_BITS,
             segment: None,
             narrow: NARROW,
         }

@@ -39,17 +39,17 @@ impl Rows {
         all.iter().flat_map(|rows| rows.bits.chunks_exact(8)).map(chunk).collect()
     }
 
-    /// Renumbers each class to the index of its row's first chunk, if the rows of the four axes follow each other with `chunks` chunks
-    /// each.
-    pub(crate) fn number<A: Address>(all: &[Self; 4], axes: &mut Axes<A>, chunks: usize) {
+    /// Renumbers each class to the index of its row's first chunk (or its word, if that is the row), if the rows of the four axes follow
+    /// each other.
+    pub(crate) fn number<A: Address>(all: &[Self; 4], axes: &mut Axes<A>) {
         let number = |count: usize| u32::try_from(count).expect("the bounds on bytes keep it small");
         let mut next = 0;
-        let begins = all.each_ref().map(|rows| {
-            next += rows.classes() * chunks;
-            number(next - rows.classes() * chunks)
+        let places = all.each_ref().map(|rows| {
+            let (begin, each) = (next, rows.words.div_ceil(8));
+            next += rows.classes() * each;
+            (number(begin), number(each))
         });
-        let chunks = number(chunks);
-        axes.renumber(begins.map(|begin| move |class| begin + class * chunks));
+        axes.renumber(places.map(|(begin, each)| move |class| begin + class * each));
     }
 
     pub(crate) fn row(&self, class: usize) -> &[u64] {
@@ -82,30 +82,35 @@ impl Members {
     fn of(&self, group: u32) -> &[u32] {
         &self.candidates[self.starts[group as usize]..self.starts[group as usize + 1]]
     }
+
+    /// Sets the bits of a group's candidates in a row.
+    fn set(&self, group: u32, row: &mut [u64]) {
+        self.of(group).iter().for_each(|&bit| row[bit as usize / 64] |= 1 << (bit % 64));
+    }
 }
 
 /// Receives the sets that a sweep finds, and writes each as a row of bits.
 struct ToRows {
     rows: Rows,
+    /// The bits of the candidates that cover the whole axis, which the sweep leaves out: in every row.
+    always: Vec<u64>,
     members: Members,
     max_classes: usize,
 }
 
 impl Sets for ToRows {
     fn keep(&mut self, covering: &Covering) -> Option<()> {
-        let Self { rows: Rows { words, bits }, members, max_classes } = self;
+        let Self { rows: Rows { words, bits }, always, members, max_classes } = self;
         let begin = bits.len();
         if begin / *words == *max_classes {
             return None;
         }
-        bits.resize(begin + *words, 0);
+        bits.extend_from_slice(always);
         let row = &mut bits[begin..];
         if members.is_each {
-            row[..covering.words().len()].copy_from_slice(covering.words());
+            row.iter_mut().zip(covering.words()).for_each(|(word, covering)| *word |= covering);
         } else {
-            covering.each(|group| {
-                members.of(group).iter().for_each(|&bit| row[bit as usize / 64] |= 1 << (bit % 64));
-            });
+            covering.each(|group| members.set(group, row));
         }
         Some(())
     }
@@ -197,13 +202,15 @@ impl<A: Address> Cover<A> {
         }
     }
 
+    /// Cuts the axis. `sets` may remove groups that it handles by itself from those that cover the whole axis.
     fn cut<S: Sets>(
         mut self,
-        sets: impl FnOnce(Members) -> S,
+        sets: impl FnOnce(Members, &mut Vec<u32>) -> S,
         options: &BuildOptions<'_>,
     ) -> Result<Option<(Pieces<A>, S)>, BuildError> {
         options.proceed()?;
-        let mut sweep = Sweep::new(self.count as usize, sets(Members::new(self.count as usize, self.members)));
+        let sets = sets(Members::new(self.count as usize, self.members), &mut self.always);
+        let mut sweep = Sweep::new(self.count as usize, sets);
         let mut pieces = Pieces::new();
         let is_whole = sweep.cut(&self.always, &mut self.events, &mut pieces, options)?;
         Ok(is_whole.then(|| (pieces, sweep.into_sets())))
@@ -216,7 +223,11 @@ impl<A: Address> Cover<A> {
         max_classes: usize,
         options: &BuildOptions<'_>,
     ) -> Result<Option<(Classed<A>, Rows)>, BuildError> {
-        let to_rows = |members| ToRows { rows: Rows { words, bits: Vec::new() }, members, max_classes };
+        let to_rows = |members: Members, groups: &mut Vec<u32>| {
+            let mut always = vec![0; words];
+            groups.drain(..).for_each(|group| members.set(group, &mut always));
+            ToRows { rows: Rows { words, bits: Vec::new() }, always, members, max_classes }
+        };
         Ok(self.cut(to_rows, options)?.map(|(pieces, sets)| (pieces.classed(), sets.rows)))
     }
 
@@ -226,7 +237,7 @@ impl<A: Address> Cover<A> {
         bounds: Bounds,
         options: &BuildOptions<'_>,
     ) -> Result<Option<(Pieces<A>, Lists)>, BuildError> {
-        let to_lists = |members| ToLists { lists: Lists::new(bounds), members };
+        let to_lists = |members, _: &mut Vec<u32>| ToLists { lists: Lists::new(bounds), members };
         Ok(self.cut(to_lists, options)?.map(|(pieces, sets)| (pieces, sets.lists)))
     }
 }

@@ -72,13 +72,11 @@ impl Cross {
     }
 
     #[inline(always)]
-    pub(crate) fn decide<const N: usize>(&self, classes: &Classes<N>, len: usize) -> [u32; N] {
-        let mut codes = [u32::MAX; N];
-        for (at, code) in codes.iter_mut().enumerate().take(len) {
+    pub(crate) fn decide<const N: usize>(&self, classes: &Classes<N>, codes: &mut [u32]) {
+        for (at, code) in codes.iter_mut().enumerate() {
             let cell = classes[0][at] + classes[1][at] + classes[2][at] + classes[3][at];
             *code = self.codes[usize::from(self.cells[cell as usize])];
         }
-        codes
     }
 
     #[inline(always)]

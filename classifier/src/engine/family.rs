@@ -31,9 +31,9 @@ pub(crate) struct Retracted {
 }
 
 impl Retracted {
-    /// Clears the bits of the direct rules with these codes. `place` maps a rule's code to its chunk and bit.
-    fn clear(&mut self, codes: &[u32], place: impl Fn(u32) -> Option<(usize, usize)>) {
-        for (chunk, at) in codes.iter().filter_map(|&code| place(code)) {
+    /// Clears the bits of the direct rules with these codes. `places` maps a rule's code to the chunk and bit of each of its bits.
+    fn clear<P: Iterator<Item = (usize, usize)>>(&mut self, codes: &[u32], places: impl Fn(u32) -> P) {
+        for (chunk, at) in codes.iter().flat_map(|&code| places(code)) {
             self.live[chunk].0[at / 64] &= !(1 << (at % 64));
         }
     }
@@ -109,8 +109,8 @@ impl<A: Address> Family<A> {
             }
             _ if !moves.is_empty() => return None,
             Matcher::Pruned(_) => {}
-            Matcher::Vectors(_, vectors) => family.retracted.clear(gone, |code| vectors.place(code)),
-            Matcher::Segments(segments) => family.retracted.clear(gone, |code| segments.place(code)),
+            Matcher::Vectors(_, vectors) => family.retracted.clear(gone, |code| vectors.places(code)),
+            Matcher::Segments(segments) => family.retracted.clear(gone, |code| segments.places(code)),
         }
         let codes = &mut family.retracted.codes;
         codes.extend(gone);
@@ -126,17 +126,23 @@ impl<A: Address> Family<A> {
         }
     }
 
-    /// Looks up a block of packets. Returns the code of each packet's first matching rule.
+    /// Looks up a block of packets. Writes the code of each packet's first matching rule to the first elements of `codes`.
     #[inline(always)]
-    pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>) -> [u32; N] {
+    pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>, codes: &mut [u32; N]) {
         match &*self.matcher {
-            Matcher::Cross(axes, cross) => cross.decide(&axes.classes(simd, block), block.len),
-            Matcher::Pruned(pruned) => pruned.decide(simd, block, &self.retracted.codes),
-            Matcher::Vectors(axes, vectors) => {
-                let Retracted { live, codes } = &self.retracted;
-                vectors.decide(simd, &axes.classes(simd, block), block, live, codes)
+            Matcher::Cross(axes, cross) => {
+                let mut classes = [[0; N]; 4];
+                axes.classes(simd, block, &mut classes);
+                cross.decide(&classes, &mut codes[..block.len]);
             }
-            Matcher::Segments(segments) => segments.decide(simd, block, &self.retracted.live),
+            Matcher::Pruned(pruned) => pruned.decide(simd, block, &self.retracted.codes, codes),
+            Matcher::Vectors(axes, vectors) => {
+                let Retracted { live, codes: gone } = &self.retracted;
+                let mut classes = [[0; N]; 4];
+                axes.classes(simd, block, &mut classes);
+                vectors.decide(simd, &classes, block, live, gone, codes);
+            }
+            Matcher::Segments(segments) => segments.decide(simd, block, &self.retracted.live, codes),
         }
     }
 

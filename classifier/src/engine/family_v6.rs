@@ -67,21 +67,23 @@ impl FamilyV6 {
         Some(narrow + self.wide.as_ref().map_or(Some(0), Family::movable)?)
     }
 
-    /// Looks up at most `N` packets. Returns the code of each packet's first matching rule.
+    /// Looks up at most `N` packets. Writes the code of each packet's first matching rule to the first elements of `codes`.
     #[inline(always)]
     pub(crate) fn decide<S: Simd, const N: usize>(
         &self,
         simd: S,
         packets: impl Iterator<Item = Fields<u128>> + Clone,
-    ) -> [u32; N] {
-        if let Some((narrowing, list)) = &self.narrow
-            && let Some(block) = narrowing.block::<N>(packets.clone())
-        {
-            return list.decide(simd, &block);
+        codes: &mut [u32; N],
+    ) {
+        if let Some((narrowing, list)) = &self.narrow {
+            let mut block = Block::<u32, N>::new();
+            if narrowing.block(packets.clone(), &mut block).is_some() {
+                return list.decide(simd, &block, codes);
+            }
         }
         let mut block = Block::new();
         packets.for_each(|packet| block.push(packet));
-        self.wide().decide(simd, &block)
+        self.wide().decide(simd, &block, codes);
     }
 
     /// Looks up one packet. Returns the code of its first matching rule.

@@ -96,14 +96,14 @@ impl Narrowing {
         self.src.is_partial || self.dst.is_partial
     }
 
-    /// Returns a block of packets with numbers in place of addresses. `None` if an address has no number.
+    /// Fills an empty block with packets that have numbers in place of addresses. `None` if an address has no number.
     #[inline(always)]
     pub(super) fn block<const N: usize>(
         &self,
         packets: impl Iterator<Item = Fields<u128>> + Clone,
-    ) -> Option<Block<u32, N>> {
+        block: &mut Block<u32, N>,
+    ) -> Option<()> {
         let [src, dst] = [self.src.largest(), self.dst.largest()];
-        let mut block = Block::new();
         let mut different = [0; 2];
         // As if all addresses had the constant bits of the largest prefix: one branch per side and block instead of several per address.
         for Fields { src: from, dst: to, service, src_port } in packets.clone() {
@@ -117,7 +117,7 @@ impl Narrowing {
         if different[1] != 0 {
             self.dst.numbers(packets.map(|packet| packet.dst), &mut block.dst)?;
         }
-        Some(block)
+        Some(())
     }
 
     /// Returns a packet's fields with numbers in place of addresses. `None` if an address has no number.
@@ -420,7 +420,8 @@ mod tests {
         let outside = [(pod(5), pod(9)), (1 << 127, pod(9)), (pod(9), 0x2001 << 112)];
         for ends in [inside, outside] {
             let packets = ends.map(packet);
-            let block: Block<u32, 4> = narrowing.block(packets.iter().copied()).unwrap();
+            let mut block = Block::<u32, 4>::new();
+            narrowing.block(packets.iter().copied(), &mut block).unwrap();
             let alone = packets.map(|packet| narrowing.packet(&packet).unwrap());
             assert_eq!([0, 1, 2].map(|at| block.packet(at)), alone);
         }

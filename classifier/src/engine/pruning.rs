@@ -201,8 +201,13 @@ impl<A: Address> Pruned<A> {
     }
 
     #[inline(always)]
-    pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>, gone: &[u32]) -> [u32; N] {
-        let mut codes = [u32::MAX; N];
+    pub(crate) fn decide<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        block: &Block<A, N>,
+        gone: &[u32],
+        codes: &mut [u32; N],
+    ) {
         let n = block.len;
         let (first, second) = self.order(&block.src[..n], &block.dst[..n]);
         let mut at = [0; N];
@@ -218,7 +223,6 @@ impl<A: Address> Pruned<A> {
                 }
             }
         }
-        codes
     }
 
     #[inline(always)]

@@ -15,10 +15,10 @@
 //! leaves.
 
 use super::address::{Address, Fields};
-use super::choice::{ALL_DIRECT, Choice};
+use super::choice::{ALL_DIRECT, CHUNK_BITS, Choice};
 use super::rules::LiveRules;
 use super::vectors::Vectors;
-use super::{Axes, Block, Cost};
+use super::{Axes, Block, Cost, sides};
 use crate::simd::{Chunk, Kernel, Simd};
 use crate::{BuildError, BuildOptions};
 
@@ -30,8 +30,9 @@ pub(crate) const SEGMENT: usize = ALL_DIRECT;
 /// Longer lists are refused.
 const MOST: usize = 64;
 
-/// Maximum of chunks in a segment's row. Only the last segment may have fewer.
-const CHUNKS: usize = 2;
+/// Maximum of chunks in a segment's row. A segment may have fewer.
+const CHUNKS: usize = sides::MOST;
+const _: () = assert!(SEGMENT <= CHUNKS * CHUNK_BITS);
 
 #[derive(Clone, Debug)]
 struct Segment<A> {
@@ -76,11 +77,16 @@ impl<A: Address> Segments<A> {
     }
 
     #[inline(always)]
-    pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>, live: &[Chunk]) -> [u32; N] {
-        let mut codes = [u32::MAX; N];
+    pub(crate) fn decide<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        block: &Block<A, N>,
+        live: &[Chunk],
+        codes: &mut [u32; N],
+    ) {
+        *codes = [u32::MAX; N];
         // A separate function, so that the other structures' code does not share its registers.
-        simd.call(Decide { segments: self, block, live, codes: &mut codes });
-        codes
+        simd.call(Decide { segments: self, block, live, codes });
     }
 
     #[inline(always)]
@@ -109,12 +115,12 @@ impl<A: Address> Segments<A> {
         self.segments.iter().map(cost).fold(Cost::default(), |sum, cost| sum + cost)
     }
 
-    /// Returns the chunk and bit of a direct rule among the chunks of all segments.
-    pub(crate) fn place(&self, code: u32) -> Option<(usize, usize)> {
-        let place = |(at, segment): (usize, &Segment<A>)| {
-            segment.vectors.place(code).map(|(chunk, place)| (at * CHUNKS + chunk, place))
+    /// Returns the chunk and bit of each bit of a direct rule, among the chunks of all segments.
+    pub(crate) fn places(&self, code: u32) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let places = move |(at, segment): (usize, &'_ Segment<A>)| {
+            segment.vectors.places(code).map(move |(chunk, place)| (at * CHUNKS + chunk, place)).collect::<Vec<_>>()
         };
-        self.segments.iter().enumerate().find_map(place)
+        self.segments.iter().enumerate().flat_map(places)
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -141,7 +147,10 @@ impl<A: Address, const N: usize> Kernel for Decide<'_, A, N> {
         // The index of each remaining key in the original block.
         let mut places: [usize; N] = std::array::from_fn(|at| at);
         for (Segment { axes, vectors }, live) in self.segments.segments.iter().zip(self.live.chunks(CHUNKS)) {
-            let decided = vectors.decide(simd, &axes.classes(simd, &block), &block, live, &[]);
+            let mut classes = [[0; N]; 4];
+            axes.classes(simd, &block, &mut classes);
+            let mut decided = [u32::MAX; N];
+            vectors.decide(simd, &classes, &block, live, &[], &mut decided);
             let mut left = Block::new();
             for at in 0..block.len {
                 if decided[at] == u32::MAX {

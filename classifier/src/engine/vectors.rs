@@ -3,24 +3,20 @@
 use super::address::{Address, Fields};
 use super::choice::{CHUNK_BITS, Choice};
 use super::cover::{self, Covers};
-use super::plan::{MAX_RUN, Plan, Shape};
+use super::plan::{Plan, Shape};
+use super::probe::{Probe, bits};
 use super::rules::LiveRules;
+use super::sides::{MeetSide, Sides, side_and_row};
 use super::tuples::{Tuples, lanes};
 use super::{Axes, Block, Classes, Cost};
-use crate::simd::{Chunk, Kernel, List, NO_BIT, Simd};
+use crate::simd::{Chunk, Kernel, NO_BIT, Simd};
 use crate::{BuildError, BuildOptions};
 
 /// Maximum of bits in a row. Longer rows exceed the caches.
 const MAX_BITS: usize = 1 << 14;
 
 /// Codes per chunk: one per bit, and further ones up to [`NO_BIT`].
-const CHUNK_CODES: usize = NO_BIT + 1;
-
-/// Probes whose cache misses overlap: four per key of a block, and room for a key with 64.
-const PROBES: usize = 192;
-
-/// Maximum number of entries that are verified together.
-const ENTRIES: usize = 256;
+pub(super) const CHUNK_CODES: usize = NO_BIT + 1;
 
 /// The rows of one family, and the meaning of their bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +38,8 @@ enum Rows {
     Words(Vec<u64>),
     /// `each` chunks per class, class by class.
     Chunks { rows: Vec<Chunk>, each: usize },
+    /// One chunk per class of the address axis `axis`, and `each` per class of the others: a key reads the one of its side ([`Sides`]).
+    Sides { rows: Vec<Chunk>, each: usize, axis: usize },
 }
 
 impl<A: Address> Vectors<A> {
@@ -62,20 +60,36 @@ impl<A: Address> Vectors<A> {
         if bits > MAX_BITS {
             return Err(BuildError::TooComplex);
         }
-        let words = if bits <= 64 { 1 } else { bits.div_ceil(512) * 8 };
+        let is_divisible = plan.tuples.is_empty() && bits > choice.side;
+        let sides = if is_divisible { Sides::of(live, &plan.direct, choice.side, options.max_bytes) } else { None };
+        let words = match &sides {
+            Some(sides) => sides.rules.len() * 8,
+            None if bits <= 64 => 1,
+            None => bits.div_ceil(CHUNK_BITS) * 8,
+        };
         let mut covers = Covers::new(words, live.last_service);
         plan.entries.iter().for_each(|entry| covers.add_entry(entry.tuple, entry));
-        let mut codes = vec![u32::MAX; plan.tuples.len()];
-        for &rule in &plan.direct {
-            covers.add_rule(u32::try_from(codes.len()).expect("below MAX_BITS"), live, rule as usize);
-            codes.push(live.rules[rule as usize].code);
+        let places: Vec<(usize, u32)> = match &sides {
+            Some(sides) => sides.bits().collect(),
+            None => (plan.tuples.len()..).zip(plan.direct.iter().copied()).collect(),
+        };
+        let mut codes = vec![u32::MAX; words * 64];
+        for (bit, rule) in places {
+            covers.add_rule(u32::try_from(bit).expect("below MAX_BITS"), live, rule as usize);
+            codes[bit] = live.rules[rule as usize].code;
         }
         let too_large = BuildError::TooLarge { max_bytes: options.max_bytes };
-        let (mut axes, rows) = covers.cut(options.max_bytes / (words * 8), usize::MAX, options)?.ok_or(too_large)?;
-        let each = words.div_ceil(8);
-        cover::Rows::number(&rows, &mut axes, each);
-        let classes = rows.each_ref().map(cover::Rows::classes);
-        let rows = if words == 1 {
+        let (mut axes, mut rows) =
+            covers.cut(options.max_bytes / (words * 8), usize::MAX, options)?.ok_or(too_large)?;
+        if let Some(sides) = &sides {
+            sides.reduce(&mut axes, &mut rows);
+        }
+        cover::Rows::number(&rows, &mut axes);
+        let (classes, each) = (rows.each_ref().map(cover::Rows::classes), words.div_ceil(8));
+        let rows = if let Some(sides) = sides {
+            sides.mark(&mut axes);
+            Rows::Sides { rows: cover::Rows::chunks(&rows), each, axis: sides.axis }
+        } else if words == 1 {
             Rows::Words(rows.iter().flat_map(|rows| &rows.bits).copied().collect())
         } else {
             Rows::Chunks { rows: cover::Rows::chunks(&rows), each }
@@ -93,8 +107,8 @@ impl<A: Address> Vectors<A> {
         block: &Block<A, N>,
         live: &[Chunk],
         gone: &[u32],
-    ) -> [u32; N] {
-        let mut best = [u32::MAX; N];
+        best: &mut [u32; N],
+    ) {
         let mut tuples = [0; N];
         let len = block.len;
         match &self.rows {
@@ -114,15 +128,18 @@ impl<A: Address> Vectors<A> {
                     simd.call(Meet::<N, 1> { lines, aside: self.tuple_bits, best, tuples });
                 }
             }
+            Rows::Sides { rows, axis, .. } => {
+                simd.call(MeetSide { rows, axis: *axis, live, codes: &self.codes, classes, best: &mut best[..len] });
+                return;
+            }
         }
         if self.tuple_bits != 0 {
-            simd.call(Probe { tables: &self.tuples, gone, tuples: &tuples[..len], block, best: &mut best });
+            simd.call(Probe { tables: &self.tuples, gone, tuples: &tuples[..len], block, best });
         }
         if let Rows::Chunks { rows, each: each @ 3.. } = &self.rows {
             let lines = Lines { rows, live, codes: &self.codes, classes };
             simd.call(MeetRest { lines, each: *each, best: &mut best[..len] });
         }
-        best
     }
 
     /// Looks up one packet. Returns the code of its first matching rule.
@@ -145,6 +162,13 @@ impl<A: Address> Vectors<A> {
                 let row = |class: u32| &rows[class as usize];
                 let (tuples, place) = simd.meet([row(a), row(b), row(c), row(d), &live[0]], self.tuple_bits);
                 (self.codes[place], tuples)
+            }
+            Rows::Sides { rows, axis, .. } => {
+                let (divided, other) = if *axis == 0 { (a, b) } else { (b, a) };
+                let (side, at) = side_and_row(divided);
+                let row = |class: u32| &rows[class as usize + side];
+                let place = simd.meet([&rows[at], row(other), row(c), row(d), &live[side]], 0).1;
+                return self.codes[side * CHUNK_CODES + place];
             }
         };
         if tuples != 0 {
@@ -175,43 +199,56 @@ impl<A: Address> Vectors<A> {
         let row = |class: u32| match &self.rows {
             Rows::Words(rows) => rows[class as usize],
             Rows::Chunks { rows, .. } => rows[class as usize].0[0],
+            Rows::Sides { .. } => 0,
         };
         let tuples = classes.iter().fold(self.tuple_bits, |met, &class| met & row(class));
         let runs = bits(tuples).map(|tuple| self.tuples.run(self.tuples.bucket(tuple, packet)));
         let entries = runs.map(|(first, end)| (end - first) as usize).sum();
-        Cost { steps: 0, chunks: self.chunks(), probes: tuples.count_ones() as usize, entries }
+        Cost { steps: 0, chunks: self.intersected(), probes: tuples.count_ones() as usize, entries }
     }
 
     /// Returns the maximum cost of any lookup, without the search.
     pub(crate) fn worst_case(&self) -> Cost {
         let entries = self.tuples.worst_case() as usize;
-        Cost { steps: 0, chunks: self.chunks(), probes: self.shapes.len(), entries }
+        Cost { steps: 0, chunks: self.intersected(), probes: self.shapes.len(), entries }
     }
 
-    /// Returns the number of chunks per row, 1 for rows of one word.
+    /// Returns the number of chunks that the rules' bits take, 1 for rows of one word.
     pub(crate) fn chunks(&self) -> usize {
         match &self.rows {
             Rows::Words(_) => 1,
-            Rows::Chunks { each, .. } => *each,
+            Rows::Chunks { each, .. } | Rows::Sides { each, .. } => *each,
         }
     }
 
-    /// Returns the chunk and bit of a direct rule. `None` if the code is not a direct rule's.
-    pub(crate) fn place(&self, code: u32) -> Option<(usize, usize)> {
-        place(&self.codes, code)
+    /// Returns the number of chunks that a lookup intersects.
+    fn intersected(&self) -> usize {
+        if matches!(self.rows, Rows::Sides { .. }) { 1 } else { self.chunks() }
+    }
+
+    /// Returns the chunk and bit of each bit of a direct rule: one, or one on each side that the rule is on.
+    pub(crate) fn places(&self, code: u32) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let all = self.codes.iter().enumerate().filter(move |&(_, &direct)| direct == code);
+        all.map(|(at, _)| (at / CHUNK_CODES, at % CHUNK_CODES))
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let rows = match &self.rows {
             Rows::Words(rows) => size_of_val(&rows[..]),
-            Rows::Chunks { rows, .. } => size_of_val(&rows[..]),
+            Rows::Chunks { rows, .. } | Rows::Sides { rows, .. } => size_of_val(&rows[..]),
         };
         rows + self.codes.capacity() * 4 + self.tuples.bytes()
     }
 
     pub(crate) fn describe(&self) -> String {
+        let sides = match self.rows {
+            Rows::Sides { each, axis, .. } => {
+                format!(" on {each} sides of the {}", if axis == 0 { "sources" } else { "destinations" })
+            }
+            _ => String::new(),
+        };
         format!(
-            "bit vectors of {} direct rules and {} tuples (at most {} verified), classes {:?}",
+            "bit vectors of {} direct rules{sides} and {} tuples (at most {} verified), classes {:?}",
             self.direct,
             self.shapes.len(),
             self.tuples.worst_case(),
@@ -227,12 +264,6 @@ fn by_place(codes: &[u32], chunks: usize) -> Vec<u32> {
         placed[..codes.len()].copy_from_slice(codes);
     }
     placed
-}
-
-/// Returns the chunk and bit of the direct rule with this code. `None` if no bit has the code.
-fn place(codes: &[u32], code: u32) -> Option<(usize, usize)> {
-    let at = codes.iter().position(|&direct| direct == code)?;
-    Some((at / CHUNK_CODES, at % CHUNK_CODES))
 }
 
 /// The operands of a block's intersections: rows, and the bits of the rules not removed.
@@ -298,96 +329,4 @@ impl<const N: usize> Kernel for MeetRest<'_, N> {
             }
         }
     }
-}
-
-/// For each key, probes the hash bucket of every tuple that may match.
-struct Probe<'a, A, const N: usize> {
-    tables: &'a Tuples<A>,
-    gone: &'a [u32],
-    tuples: &'a [u64],
-    block: &'a Block<A, N>,
-    best: &'a mut [u32; N],
-}
-
-impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Self { tables, gone, tuples, block, best } = self;
-        // Branch prediction cannot guess the number of a key's tuples and of a bucket's entries. So both are written to lists, a few items
-        // at once whether they exist or not, and then processed.
-        let mut keys = [lanes(block.packet(0)); N];
-        let mut probes = List::<PROBES>::new();
-        for (at, &tuples) in (0u32..).zip(tuples) {
-            keys[at as usize % N] = lanes(block.packet(at as usize % N));
-            let left = tuples & tuples.wrapping_sub(1);
-            probes.push_some([(at, tuples.trailing_zeros()), (at, left.trailing_zeros())], tuples.count_ones());
-            for tuple in bits(left & left.wrapping_sub(1)) {
-                probes.push((at, tuple));
-            }
-            if probes.len() > PROBES - 66 {
-                probe(simd, tables, gone, &mut probes, block, &keys, best);
-            }
-        }
-        probe(simd, tables, gone, &mut probes, block, &keys, best);
-    }
-}
-
-/// Probes (key, tuple) pairs in rounds, so that the cache misses of a round overlap.
-#[inline(always)]
-fn probe<A: Address, S: Simd, const N: usize>(
-    simd: S,
-    tables: &Tuples<A>,
-    gone: &[u32],
-    probes: &mut List<PROBES>,
-    block: &Block<A, N>,
-    keys: &[Fields<A>; N],
-    best: &mut [u32; N],
-) {
-    for (at, tuple) in probes.items() {
-        *tuple = tables.bucket(*tuple, &block.packet(*at as usize % N));
-        tables.prefetch_bucket(*tuple);
-    }
-    let mut entries = List::<ENTRIES>::new();
-    for &mut (at, bucket) in probes.items() {
-        let (first, end) = tables.run(bucket);
-        tables.prefetch_run((first, end));
-        entries.push_some([(at, first), (at, first + 1), (at, first + 2), (at, first + 3)], end - first);
-        for entry in first + 4..end {
-            entries.push((at, entry));
-        }
-        if entries.len() > ENTRIES - MAX_RUN - 4 {
-            verify(simd, tables, gone, &mut entries, keys, best);
-        }
-    }
-    verify(simd, tables, gone, &mut entries, keys, best);
-    probes.clear();
-}
-
-/// Compares keys with the entries of their buckets, given as pairs of key and entry, and keeps each key's smallest matching code.
-#[inline(always)]
-fn verify<A: Address, S: Simd, const N: usize>(
-    simd: S,
-    tables: &Tuples<A>,
-    gone: &[u32],
-    entries: &mut List<ENTRIES>,
-    keys: &[Fields<A>; N],
-    best: &mut [u32; N],
-) {
-    for &mut (at, entry) in entries.items() {
-        let best = &mut best[at as usize % N];
-        *best = tables.verify(simd, entry, &keys[at as usize % N], gone).min(*best);
-    }
-    entries.clear();
-}
-
-/// Returns the positions of the set bits.
-#[inline(always)]
-fn bits(mut left: u64) -> impl Iterator<Item = u32> {
-    std::iter::from_fn(move || {
-        let at = left.trailing_zeros();
-        (left != 0).then(|| {
-            left &= left - 1;
-            at
-        })
-    })
 }

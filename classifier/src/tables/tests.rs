@@ -179,7 +179,7 @@ use proptest::prelude::*;
 use std::collections::HashSet;
 
 /// Choices that make each structure work on short lists.
-pub(super) fn choices() -> [Choice; 8] {
+pub(super) fn choices() -> [Choice; 9] {
     let all = Choice::default();
     let narrow = Choice { narrow: 0, ..all };
     let vectors = Choice { cells: 0, pruned: false, ..all };
@@ -192,6 +192,7 @@ pub(super) fn choices() -> [Choice; 8] {
         vectors,
         Choice { all_direct: 0, ..vectors },
         Choice { all_direct: 0, dissolved: 0, narrow: 0, ..vectors },
+        Choice { side: 12, ..vectors },
     ]
 }
 
@@ -200,7 +201,10 @@ fn all_agree(rules: &[Rule], keys: &[Key], structures: &mut HashSet<String>) -> 
     let truth: Vec<Verdict> = keys.iter().map(|key| linear::scan(rules, key)).collect();
     for choice in choices() {
         let tables = Tables::build_as(rules.to_vec(), &BuildOptions::default(), choice).unwrap();
-        structures.extend(tables.describe().split_whitespace().take(3).last().map(str::to_owned));
+        let described = tables.describe();
+        structures.extend(described.split_whitespace().take(3).last().map(str::to_owned));
+        let sides = ["sides of the sources", "sides of the destinations"];
+        structures.extend(sides.into_iter().filter(|sides| described.contains(sides)).map(str::to_owned));
         for level in Level::available() {
             let tables = tables.clone().at(level);
             for burst in [1, 7, 32, 256] {
@@ -243,7 +247,7 @@ fn every_structure_level_and_burst_answers_like_the_scan() {
     for (count, what) in reached.iter().zip(["an allow", "a deny", "no match", "an IPv4 key", "an IPv6 key"]) {
         assert!(count.load(Relaxed) > 0, "the random lists never reached {what}");
     }
-    assert_eq!(structures.borrow().len(), 4, "structures reached: {structures:?}");
+    assert_eq!(structures.borrow().len(), 6, "structures reached: {structures:?}");
 }
 
 proptest! {
@@ -552,4 +556,52 @@ fn addresses_without_a_number_are_looked_up_as_addresses() {
     let most = tables.bytes();
     let built = [most, most * 3 / 4, most / 2].map(numbers);
     assert!(matches!(built, [Ok(true), Ok(false), Err(BuildError::TooLarge { .. })]), "{built:?}");
+}
+
+/// Rules for one address, except that each tenth is for a network of up to 512 addresses. Rules of many addresses are on several sides.
+#[test]
+fn a_list_of_two_chunks_is_divided_into_sides_and_its_rules_can_be_removed() {
+    let http = rule("::/0", 80, Action::Deny, 0).services;
+    let one = |at: u32, is_src: bool| {
+        let length = if at.is_multiple_of(10) { 23 + at / 10 % 10 } else { 32 };
+        let net = format!("10.0.{}.{}/{length}", at / 256, at % 256);
+        let one = Rule { services: http.clone(), ..Rule::any(Action::Deny, OriginId(at)) };
+        let addresses = Addresses::prefix(net.parse::<ipnet::IpNet>().unwrap().trunc());
+        if is_src { Rule { src: addresses, ..one } } else { Rule { dst: addresses, ..one } }
+    };
+    for (is_src, count, sides) in [(false, 600, "2 sides of the destinations"), (true, 950, "2 sides of the sources")] {
+        let any = |at: u32| Rule { services: http.clone(), ..Rule::any(Action::Allow, OriginId(at)) };
+        let everywhere = (0..5).map(|at| Rule { src_ports: PortRange::one(at), ..any(at.into()) });
+        let mut list: Vec<Rule> =
+            everywhere.chain((0..count).rev().map(|at| one(at, is_src))).chain([any(9)]).collect();
+        let choice = Choice { cells: 0, pruned: false, ..Choice::default() };
+        let mut tables = Tables::build_as(list.clone(), &BuildOptions::default(), choice).unwrap();
+        let keys: Vec<Key> = (0..count + 9)
+            .flat_map(|at| [3, 7].map(|port| (std::net::IpAddr::from((0x0a00_0000 + at).to_be_bytes()), port)))
+            .map(|(at, port)| {
+                if is_src { Key::new(at, [9; 4].into(), 6, port, 80) } else { Key::new([9; 4].into(), at, 6, port, 80) }
+            })
+            .collect();
+        for gone in [None, Some(3), Some(0), Some(100), Some(550)] {
+            if let Some(at) = gone {
+                list.remove(at);
+                tables = tables.update_as(&[Change::Remove { at }], &BuildOptions::default(), 0).unwrap();
+            }
+            assert!(tables.describe().contains(sides), "{}", tables.describe());
+            assert_eq!((tables.cost(&keys[0]).chunks, tables.worst_case().chunks), (1, 1));
+            for level in Level::available() {
+                let tables = tables.clone().at(level);
+                let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
+                tables.lookup_batch(&keys, &mut verdicts);
+                for (key, verdict) in keys.iter().zip(verdicts) {
+                    assert_eq!(verdict, linear::scan(&list, key), "{key:?} without {gone:?}");
+                    assert_eq!(tables.lookup(key), verdict);
+                }
+            }
+        }
+        // Sides may take more memory while they are made, so a list close to its limit is not divided.
+        let options = BuildOptions { max_bytes: 300_000, ..BuildOptions::default() };
+        let tables = Tables::build_as(list, &options, choice).unwrap();
+        assert!(!tables.describe().contains("sides"), "{}", tables.describe());
+    }
 }

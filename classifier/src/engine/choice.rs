@@ -1,9 +1,12 @@
 //! Limits of the structures that the compiler chooses from.
 
-use crate::simd::Chunk;
+use crate::simd::{Chunk, NO_BIT};
 
 /// Bits of a chunk, the unit of a row.
 pub(super) const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
+
+/// Codes per chunk: one per bit, and further ones up to [`NO_BIT`].
+pub(super) const CHUNK_CODES: usize = NO_BIT + 1;
 
 /// Maximum of cells in a cross product: a megabyte of 16-bit numbers. That fits the L2 cache of the machine where it was measured, and
 /// bounds the memory of one pod's table.

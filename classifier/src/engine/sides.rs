@@ -14,10 +14,9 @@ use ahash::RandomState;
 
 use super::address::Address;
 use super::axis::Axis;
-use super::choice::CHUNK_BITS;
+use super::choice::{CHUNK_BITS, CHUNK_CODES};
 use super::cover::Rows;
 use super::rules::LiveRules;
-use super::vectors::CHUNK_CODES;
 use super::{Axes, Classes};
 use crate::simd::{Chunk, Kernel, Simd};
 

@@ -1,7 +1,7 @@
 //! Bit vectors: intersecting the rows of the four classes leaves the direct rules that match, and the tuples that may match.
 
 use super::address::{Address, Fields};
-use super::choice::{CHUNK_BITS, Choice};
+use super::choice::{CHUNK_BITS, CHUNK_CODES, Choice};
 use super::cover::{self, Covers};
 use super::plan::{Plan, Shape};
 use super::probe::{Probe, bits};
@@ -9,20 +9,17 @@ use super::rules::LiveRules;
 use super::sides::{MeetSide, Sides, side_and_row};
 use super::tuples::{Tuples, lanes};
 use super::{Axes, Block, Classes, Cost};
-use crate::simd::{Chunk, Kernel, NO_BIT, Simd};
+use crate::simd::{Chunk, Kernel, Simd};
 use crate::{BuildError, BuildOptions};
 
 /// Maximum of bits in a row. Longer rows exceed the caches.
 const MAX_BITS: usize = 1 << 14;
 
-/// Codes per chunk: one per bit, and further ones up to [`NO_BIT`].
-pub(super) const CHUNK_CODES: usize = NO_BIT + 1;
-
 /// The rows of one family, and the meaning of their bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Vectors<A> {
     rows: Rows,
-    /// The verdict code of each bit of a row, [`CHUNK_CODES`] per chunk. `u32::MAX` for the bits of tuples and for [`NO_BIT`].
+    /// The verdict code of each bit of a row, [`CHUNK_CODES`] per chunk. `u32::MAX` for the bits of tuples and for no bit.
     codes: Vec<u32>,
     /// The bits of a row's first word that belong to tuples.
     tuple_bits: u64,

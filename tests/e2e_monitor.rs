@@ -329,7 +329,7 @@ fn a_capture_that_is_stopped_tells_its_count_and_a_filter_that_selects_nobody_ca
     let mut lab = watched("");
     let file = lab.path("stopped.pcapng");
     let own = lab.get("a").v4.clone();
-    let words = ["capture", "--write", file.to_str().unwrap(), "--pod", &own, "icmp"];
+    let words = ["capture", "--write", file.to_str().unwrap(), "--pod", "default/a", "--pod", &own, "icmp"];
     let mut capture = Watcher::start(&lab, "stopped", &words);
     lab.pings("a", &lab.get("b").v4.clone());
     eventually("the packet is captured", || tcpdump_read(&file, "").contains("ICMP echo request"));

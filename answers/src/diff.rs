@@ -18,6 +18,7 @@ mod units;
 
 use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
+use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
@@ -94,11 +95,14 @@ pub fn run(args: &Diff) -> anyhow::Result<ExitCode> {
         Some(_) => run::load_with_services(&input, Some(&args.planned), false).context(old)?,
         None => (run::load(&input, Some(&args.planned)).context(old)?, Vec::new()),
     };
+    // The process ends with the answer. Freeing large states object by object would only delay that.
+    let before = ManuallyDrop::new(before);
     let against = State { paths: against, ..args.state.clone() };
     let new = "the new state (--against)";
     let after = run::load(&Input::open(&against).context(new)?, Some(&args.planned)).context(new)?;
+    let after = ManuallyDrop::new(after);
     progress::step("comparing the states");
-    let states = [reachability(&before)?, reachability(&after)?];
+    let states = ManuallyDrop::new([reachability(&before)?, reachability(&after)?]);
     let difference = Difference::of(&states[0], &states[1]);
     let only = only_in(&difference);
     for (names, state) in [(&only.only_before, "old"), (&only.only_after, "new")] {

@@ -124,12 +124,14 @@ impl<'a> KnownEnd<'a> {
     }
 }
 
-/// Whether a name means an end: its address, its node, its pod by name, its pod's workload, or its pod's labels. False if what the name asks
-/// for is not known of the end.
+/// Whether a name means an end: its address, its node, its pod by name, its pod's workload, or its pod's labels. The name of a node is also
+/// that of a pod of the namespace `node`. False if what the name asks for is not known of the end.
 pub fn means_known(name: &EndName, end: KnownEnd<'_>) -> bool {
     match name {
         EndName::Address(address) => end.address == Some(*address),
-        EndName::Node(name) => end.node == Some(&**name),
+        EndName::Node(name) => {
+            end.node == Some(&**name) || means_pod(&EndName::Pod(EndName::of_namespace_node(name)), end)
+        }
         EndName::Pod(_) | EndName::Workload(_) | EndName::Labels(_) => means_pod(name, end),
     }
 }

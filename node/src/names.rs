@@ -48,12 +48,12 @@ impl Names {
         self.ask(patience, |reply| Lookup::Ends(addresses, reply))
     }
 
-    /// Returns the parts of the selector that match no pod; see [`LiveState::selecting_nobody`].
+    /// Returns the parts of the selector that select no pod, node or address; see [`LiveState::selecting_nobody`].
     pub(crate) fn nobody(&self, selector: Selector, patience: Duration) -> Result<Vec<String>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Nobody(selector, reply))
     }
 
-    /// Returns the addresses of the pods that the selector matches.
+    /// Returns the selected addresses; see [`LiveState::addresses_selected`].
     pub(crate) fn selected(&self, selector: Selector, patience: Duration) -> Result<HashSet<IpAddr>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Selected(selector, reply))
     }

@@ -204,7 +204,7 @@ impl Observer {
         self.names.ends(addresses, patience)
     }
 
-    /// Returns the parts of a selector that select no pod. An error as for [`Self::addresses_of`].
+    /// Returns the parts of a selector that select no pod, node or address. An error as for [`Self::addresses_of`].
     pub(super) fn selecting_nobody(
         &self,
         selector: Selector,
@@ -213,7 +213,7 @@ impl Observer {
         self.names.nobody(selector, patience)
     }
 
-    /// Returns the addresses of the selected pods. An error as for [`Self::addresses_of`].
+    /// Returns the selected addresses. An error as for [`Self::addresses_of`].
     pub(super) fn addresses_of_selected(
         &self,
         selector: Selector,

@@ -95,8 +95,9 @@ impl FromStr for EndName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(address) = text.parse() {
-            return Ok(Self::Address(address));
+        if let Ok(address) = text.parse::<IpAddr>() {
+            // Packets of an IPv4 address mapped to IPv6 are IPv4.
+            return Ok(Self::Address(address.to_canonical()));
         }
         if text.contains('=') || text.contains(' ') {
             return text.parse().map(Self::Labels);

@@ -36,7 +36,7 @@ pub(crate) struct Choice {
     pub(crate) all_direct: usize,
     /// Maximum number of rules that get their own bit instead of a small tuple. See [`DISSOLVED`].
     pub(crate) dissolved: usize,
-    /// The longest list of direct rules that is not divided into sides, and the maximum number of rules of a side: those of one chunk.
+    /// Maximum number of rules on a side: the bits of a chunk. A list of at most this many direct rules is not divided into sides.
     pub(crate) side: usize,
     /// If set, the list is compiled into segments of this many rules.
     pub(crate) segment: Option<usize>,

@@ -39,8 +39,8 @@ impl Rows {
         all.iter().flat_map(|rows| rows.bits.chunks_exact(8)).map(chunk).collect()
     }
 
-    /// Renumbers each class to the index of its row's first chunk (or its word, if that is the row), if the rows of the four axes follow
-    /// each other.
+    /// Replaces each class number by the index of its row's first chunk, or of its row's word if rows have one word. The rows of the four axes
+    /// follow each other.
     pub(crate) fn number<A: Address>(all: &[Self; 4], axes: &mut Axes<A>) {
         let number = |count: usize| u32::try_from(count).expect("the bounds on bytes keep it small");
         let mut next = 0;

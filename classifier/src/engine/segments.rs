@@ -56,6 +56,19 @@ impl<A: Address> Segments<A> {
             return Err(BuildError::TooComplex);
         }
         let choice = Choice { all_direct: each, ..Choice::default() };
+        match Self::with(live, options, each, choice) {
+            // Rows with sides may need half as much memory again.
+            Err(BuildError::TooLarge { .. }) => Self::with(live, options, each, Choice { side: usize::MAX, ..choice }),
+            built => built,
+        }
+    }
+
+    fn with(
+        live: &LiveRules<'_, A>,
+        options: &BuildOptions<'_>,
+        each: usize,
+        choice: Choice,
+    ) -> Result<Self, BuildError> {
         let (mut segments, mut left) = (Vec::new(), options.max_bytes);
         let too_large = || BuildError::TooLarge { max_bytes: options.max_bytes };
         for rules in live.rules.chunks(each) {

@@ -43,8 +43,9 @@ pub(super) struct Sides<A> {
 }
 
 impl<A: Address> Sides<A> {
-    /// Divides the axis that takes fewer sides, or has more different spans of addresses and so saves more memory. `None` if both axes need
-    /// more than [`MOST`] sides of at most `most` rules each, or if the rows could take more than half of `max_bytes`.
+    /// Divides the axis that needs fewer sides. If both need the same number, divides the one with more distinct spans of addresses, because
+    /// that saves more memory. `None` if both axes need more than [`MOST`] sides of at most `most` rules each, or if the rows could take more
+    /// than half of `max_bytes`.
     pub(super) fn of(live: &LiveRules<'_, A>, direct: &[u32], most: usize, max_bytes: usize) -> Option<Self> {
         let rules = || direct.iter().map(|&at| &live.rules[at as usize]);
         // An interval ends one piece and begins another. Source ports are one interval.

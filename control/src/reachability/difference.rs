@@ -224,11 +224,13 @@ impl Difference {
     }
 
     fn compare(&mut self, comparison: &mut Comparison<'_>) {
-        let restricted: Vec<bool> = self.joints.iter().map(|joint| comparison.is_restricted(joint)).collect();
+        // Most changes are small, so most pairs need no look.
+        let [egress, ingress] =
+            [Direction::Egress, Direction::Ingress].map(|way| comparison.changed(&self.joints, way));
         let families: Vec<bool> = self.joints.iter().map(|joint| comparison.is_v6(joint)).collect();
         for (from, source) in self.joints.iter().enumerate() {
             for (to, destination) in self.joints.iter().enumerate() {
-                if families[from] != families[to] || !(restricted[from] || restricted[to]) {
+                if !(egress[from] || ingress[to]) || families[from] != families[to] {
                     continue;
                 }
                 let alone = from == to && source.units.len() == 1 && source.addresses.is_empty();

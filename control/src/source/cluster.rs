@@ -183,10 +183,10 @@ pub(super) fn checked_node(raw: raw::RawNode, findings: &mut Findings) -> Option
 fn node_addresses(status: &RawNodeStatus, findings: &mut Findings) -> Vec<IpAddr> {
     let (mut internal, mut external, mut rest) = (Vec::new(), Vec::new(), Vec::new());
     for (at, Mapping(entry)) in status.addresses.iter().flatten().enumerate() {
-        let path = FieldPath::of("status").key("addresses").index(at).key("address");
+        let path = || FieldPath::of("status").key("addresses").index(at).key("address");
         match entry.kind.as_str() {
-            "InternalIP" => internal.extend(address_of(&entry.address, &path, findings)),
-            "ExternalIP" => external.extend(address_of(&entry.address, &path, findings)),
+            "InternalIP" => internal.extend(address_of(&entry.address, path, findings)),
+            "ExternalIP" => external.extend(address_of(&entry.address, path, findings)),
             // The `Hostname` of a node without a host name is an address.
             _ => rest.extend(parse_address(&entry.address)),
         }
@@ -209,11 +209,11 @@ fn labels_of(labels: Option<BTreeMap<String, String>>) -> Labels {
     labels.into_iter().flatten().map(|(key, value)| (key.into(), value.into())).collect()
 }
 
-pub(super) fn address_of(text: &str, path: &FieldPath, findings: &mut Findings) -> Option<IpAddr> {
+pub(super) fn address_of(text: &str, path: impl FnOnce() -> FieldPath, findings: &mut Findings) -> Option<IpAddr> {
     match parse_address(text) {
         Ok(address) => Some(address),
         Err(AddressFault { text, help }) => {
-            findings.problem(path, text, help);
+            findings.problem(&path(), text, help);
             None
         }
     }
@@ -221,22 +221,24 @@ pub(super) fn address_of(text: &str, path: &FieldPath, findings: &mut Findings) 
 
 /// Returns the addresses of a pod, at most one per family.
 fn pod_addresses(status: &RawPodStatus, findings: &mut Findings) -> Vec<IpAddr> {
-    let base = FieldPath::of("status");
     let many = status.pod_ips.iter().flatten().enumerate();
-    let mut texts: Vec<_> =
-        many.map(|(at, Mapping(entry))| (base.key("podIPs").index(at).key("ip"), &entry.ip)).collect();
+    let mut texts: Vec<(Option<usize>, &String)> = many.map(|(at, Mapping(entry))| (Some(at), &entry.ip)).collect();
     if texts.is_empty() {
-        texts.extend(status.pod_ip.iter().filter(|text| !text.is_empty()).map(|text| (base.key("podIP"), text)));
+        texts.extend(status.pod_ip.iter().filter(|text| !text.is_empty()).map(|text| (None, text)));
     }
+    let path = |at: Option<usize>| match at {
+        Some(at) => FieldPath::of("status").key("podIPs").index(at).key("ip"),
+        None => FieldPath::of("status").key("podIP"),
+    };
     let mut addresses: Vec<IpAddr> = Vec::new();
-    for (path, text) in texts {
-        let Some(address) = address_of(text, &path, findings) else { continue };
+    for (at, text) in texts {
+        let Some(address) = address_of(text, || path(at), findings) else { continue };
         match addresses.iter().find(|other| other.is_ipv4() == address.is_ipv4()) {
             None => addresses.push(address),
             Some(other) => {
                 let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
                 let text = format!("a second {family} address {address}, after {other}");
-                findings.problem(&path, text, "a pod has at most one address of each family: remove one");
+                findings.problem(&path(at), text, "a pod has at most one address of each family: remove one");
             }
         }
     }
@@ -271,12 +273,12 @@ impl Ports {
                 if name.is_none() && number.is_none() {
                     continue;
                 }
-                let path = FieldPath::of("spec").key(key).index(at).key("ports").index(port_at);
-                let transport = transport(raw.protocol.as_deref(), &path.key("protocol"), findings);
-                let port = port_number(raw.container_port, &path.key("containerPort"), findings);
-                let number = number.map(|number| port_number(number, &path.key("hostPort"), findings));
+                let path = || FieldPath::of("spec").key(key).index(at).key("ports").index(port_at);
+                let transport = transport(raw.protocol.as_deref(), || path().key("protocol"), findings);
+                let port = port_number(raw.container_port, || path().key("containerPort"), findings);
+                let number = number.map(|number| port_number(number, || path().key("hostPort"), findings));
                 let address = raw.host_ip.as_deref().filter(|text| number.is_some() && !text.is_empty());
-                let address = address.map(|text| address_of(text, &path.key("hostIP"), findings));
+                let address = address.map(|text| address_of(text, || path().key("hostIP"), findings));
                 let (Some(transport), Some(port), true) = (transport, port, serves(container)) else { continue };
                 self.named.extend(name.map(|name| ContainerPort { name: name.into(), transport, port }));
                 // An invalid address means no host port. `None` would mean all addresses of the node.

@@ -117,9 +117,11 @@ fn is_valid_port(port: &Value) -> bool {
     let here = FieldPath::default();
     let Ok(port) = raw::typed::<RawContainerPort>(port, &here) else { return false };
     let mut findings = Findings::default();
-    transport(port.protocol.as_deref(), &here, &mut findings).is_some()
-        && port_number(port.container_port, &here, &mut findings).is_some()
-        && port.host_port.is_none_or(|number| number == 0 || port_number(number, &here, &mut findings).is_some())
+    transport(port.protocol.as_deref(), || here.clone(), &mut findings).is_some()
+        && port_number(port.container_port, || here.clone(), &mut findings).is_some()
+        && port
+            .host_port
+            .is_none_or(|number| number == 0 || port_number(number, || here.clone(), &mut findings).is_some())
         && port.host_ip.is_none_or(|text| text.is_empty() || parse_address(&text).is_ok())
 }
 

@@ -86,7 +86,7 @@ pub(super) struct Nearby<R> {
 }
 
 impl<R: BufRead> Nearby<R> {
-    /// `source` is UTF-8.
+    /// `source` is at the start of a UTF-8 text.
     pub(super) const fn new(source: R) -> Self {
         Self { source, taken: 0, next: None }
     }

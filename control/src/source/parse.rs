@@ -22,8 +22,8 @@ const MAX_YAML_LINE: usize = 1 << 24;
 /// Maximum length in bytes of a text that is tried as YAML although it looks like JSON. Only people write such YAML.
 const MAX_BRACED: usize = 1 << 24;
 
-/// Maximum number of documents that are no object. A text with more is something else than a state, and must not fill the memory with
-/// problems.
+/// Maximum number of documents of a text that are no object and become entries. Messages show far fewer, and a text with more must not fill
+/// the memory with problems.
 pub(super) const MAX_FOREIGN: usize = 10_000;
 
 const REPEATED_HELP: &str = "remove one of the two: it is undefined which one counts";
@@ -44,8 +44,6 @@ pub(super) struct Parsed {
     pub(super) documents: usize,
     /// Number of documents that are no object.
     pub(super) foreign: usize,
-    /// The line of the first document that is no object and not among the entries. `None` if there is none.
-    pub(super) beyond: Option<usize>,
 }
 
 impl Parsed {
@@ -56,18 +54,9 @@ impl Parsed {
         document.finish(self.documents, line, item_lines, &mut self.entries);
         let is_foreign = self.entries[before..].first().is_some_and(Entry::is_no_object);
         self.foreign += usize::from(is_foreign);
-        if is_foreign && self.foreign > MAX_FOREIGN {
+        if self.foreign > MAX_FOREIGN && is_foreign {
             self.entries.truncate(before);
-            self.beyond.get_or_insert(line);
         }
-    }
-
-    /// # Errors
-    /// If more than [`MAX_FOREIGN`] documents are no object.
-    fn check(&self) -> Result<(), SyntaxError> {
-        let Some(line) = self.beyond else { return Ok(()) };
-        let text = format!("more than {MAX_FOREIGN} documents are no Kubernetes object");
-        Err(SyntaxError { line: Some(line), text, help: "check that it is the right file".to_owned() })
     }
 }
 
@@ -160,7 +149,6 @@ fn parse_json(text: &str) -> Result<Parsed, SyntaxError> {
         if parsed.documents > MAX_OBJECTS {
             return Err(too_many_documents(Some(outline.line)));
         }
-        parsed.check()?;
     }
     Ok(parsed)
 }
@@ -202,11 +190,8 @@ fn parse_yaml(text: &str) -> Result<Parsed, SyntaxError> {
         let help = "check that it is the right file; JSON may have any length of lines".to_owned();
         return Err(SyntaxError { line: Some(line), text, help });
     }
-    let parsed: Parsed =
-        serde_saphyr::from_str_multiple_with_options::<Spanned<Document<Spanned<Tree>>>, _>(text, yaml_options(text))
-            .map_err(|error| yaml_error(text, &error))?;
-    parsed.check()?;
-    Ok(parsed)
+    serde_saphyr::from_str_multiple_with_options::<Spanned<Document<Spanned<Tree>>>, _>(text, yaml_options(text))
+        .map_err(|error| yaml_error(text, &error))
 }
 
 /// Returns the YAML parser's limits. Every node and merge key takes at least one byte, so the text's length bounds their number. The

@@ -272,7 +272,7 @@ impl Rules<'_> {
     }
 
     fn port(&mut self, raw: &RawPort, base: &FieldPath) -> Option<PolicyPort> {
-        let transport = transport(raw.protocol.as_deref(), &base.key("protocol"), self.findings);
+        let transport = transport(raw.protocol.as_deref(), || base.key("protocol"), self.findings);
         let end_path = base.key("endPort");
         if self.version == PolicyVersion::V1beta1 && raw.end_port.is_some() {
             self.findings.problem(&end_path, "extensions/v1beta1 has no `endPort`", LATER_FIELD);
@@ -294,8 +294,8 @@ impl Rules<'_> {
                 Some(PolicyPort::Named { transport: transport?, name })
             }
             (Some(PortRef::Number(first)), end) => {
-                let first = port_number(*first, &base.key("port"), self.findings);
-                let last = end.map_or(first, |end| port_number(end, &end_path, self.findings));
+                let first = port_number(*first, || base.key("port"), self.findings);
+                let last = end.map_or(first, |end| port_number(end, || end_path.clone(), self.findings));
                 let (first, last) = (first?, last?);
                 if last < first {
                     let text = format!("endPort {last} is less than port {first}");
@@ -339,20 +339,24 @@ pub(super) fn block_of(text: &str, path: &FieldPath, findings: &mut Findings) ->
 }
 
 /// Returns the port number. `None` and a problem if it is not between 1 and 65535.
-pub(super) fn port_number(number: i64, path: &FieldPath, findings: &mut Findings) -> Option<u16> {
+pub(super) fn port_number(number: i64, path: impl FnOnce() -> FieldPath, findings: &mut Findings) -> Option<u16> {
     let port = u16::try_from(number).ok().filter(|&port| port > 0);
     if port.is_none() {
-        findings.problem(path, format!("port {number} does not exist"), "write a number from 1 to 65535");
+        findings.problem(&path(), format!("port {number} does not exist"), "write a number from 1 to 65535");
     }
     port
 }
 
 /// Returns the protocol, TCP if it is not given. `None` and a problem if it is unknown.
-pub(super) fn transport(name: Option<&str>, path: &FieldPath, findings: &mut Findings) -> Option<Transport> {
+pub(super) fn transport(
+    name: Option<&str>,
+    path: impl FnOnce() -> FieldPath,
+    findings: &mut Findings,
+) -> Option<Transport> {
     let Some(name) = name else { return Some(Transport::Tcp) };
     let transport = Transport::from_name(name);
     if transport.is_none() {
-        findings.problem(path, format!("unknown protocol {}", quoted(name)), "write TCP, UDP or SCTP");
+        findings.problem(&path(), format!("unknown protocol {}", quoted(name)), "write TCP, UDP or SCTP");
     }
     transport
 }

@@ -69,7 +69,7 @@ fn checked_service(raw: RawService, findings: &mut Findings) -> Option<ClusterSe
     let external_policy = policy(spec.external_traffic_policy.as_deref(), &base.key("externalTrafficPolicy"), findings);
     let health_check_port = spec.health_check_node_port.filter(|&port| port != 0);
     let health_check_port =
-        health_check_port.and_then(|port| port_number(port, &base.key("healthCheckNodePort"), findings));
+        health_check_port.and_then(|port| port_number(port, || base.key("healthCheckNodePort"), findings));
     let tells_health = kind == "LoadBalancer" && external_policy == TrafficPolicy::Local;
     let cluster_ips = if kind == "ExternalName" { Vec::new() } else { cluster_ips(&spec, &base, findings) };
     let balancer = status.load_balancer.map(|Mapping(balancer)| balancer).unwrap_or_default();
@@ -115,7 +115,7 @@ fn policy(text: Option<&str>, path: &FieldPath, findings: &mut Findings) -> Traf
 }
 
 fn addresses<'a>(texts: impl Iterator<Item = &'a String>, path: &FieldPath, findings: &mut Findings) -> Vec<IpAddr> {
-    let all = texts.enumerate().filter_map(|(at, text)| address_of(text, &path.index(at), findings));
+    let all = texts.enumerate().filter_map(|(at, text)| address_of(text, || path.index(at), findings));
     let mut kept = Vec::new();
     for address in all {
         if !kept.contains(&address) {
@@ -138,7 +138,7 @@ fn cluster_ips(spec: &RawServiceSpec, base: &FieldPath, findings: &mut Findings)
     }
     let all: Vec<_> = match many {
         Some(_) => addresses(texts.iter(), &path, findings),
-        None => texts.iter().filter_map(|text| address_of(text, &path, findings)).collect(),
+        None => texts.iter().filter_map(|text| address_of(text, || path.clone(), findings)).collect(),
     };
     if all.iter().filter(|address| address.is_ipv4()).count() > 1
         || all.iter().filter(|address| address.is_ipv6()).count() > 1
@@ -156,7 +156,7 @@ fn balancer_ips(ingress: &List<raw::RawIngressPoint>, findings: &mut Findings) -
         let mode = one_of(point.ip_mode.as_deref(), ["VIP", "Proxy"], &path.key("ipMode"), findings);
         // The node does not handle a load balancer that has only a host name.
         let Some(text) = point.ip.as_ref().filter(|text| !text.is_empty()) else { continue };
-        let address = address_of(text, &path.key("ip"), findings);
+        let address = address_of(text, || path.key("ip"), findings);
         kept.extend(address.filter(|address| mode == "VIP" && !kept.contains(address)));
     }
     kept
@@ -167,10 +167,10 @@ fn service_ports(spec: &RawServiceSpec, base: &FieldPath, findings: &mut Finding
     for (at, Mapping(raw)) in spec.ports.iter().flatten().enumerate() {
         let path = base.index(at);
         let name: Arc<str> = raw.name.as_deref().unwrap_or_default().into();
-        let transport = transport(raw.protocol.as_deref(), &path.key("protocol"), findings);
-        let port = port_number(raw.port, &path.key("port"), findings);
+        let transport = transport(raw.protocol.as_deref(), || path.key("protocol"), findings);
+        let port = port_number(raw.port, || path.key("port"), findings);
         let node_port = raw.node_port.filter(|&port| port != 0);
-        let node_port = node_port.and_then(|port| port_number(port, &path.key("nodePort"), findings));
+        let node_port = node_port.and_then(|port| port_number(port, || path.key("nodePort"), findings));
         let (Some(transport), Some(port)) = (transport, port) else { continue };
         if ports.iter().any(|other| other.name == name) {
             let text = format!("a second port named {}", quoted(&name));
@@ -237,10 +237,10 @@ fn slice_ports(raw: &List<raw::RawEndpointPort>, findings: &mut Findings) -> Vec
     let mut ports = Vec::new();
     for (at, Mapping(raw)) in raw.iter().flatten().enumerate() {
         let path = FieldPath::of("ports").index(at);
-        let transport: Option<Transport> = transport(raw.protocol.as_deref(), &path.key("protocol"), findings);
+        let transport: Option<Transport> = transport(raw.protocol.as_deref(), || path.key("protocol"), findings);
         // A port without a name or number belongs to no Service port. kube-proxy ignores it too.
         let (Some(name), Some(number)) = (&raw.name, raw.port.filter(|&number| number != 0)) else { continue };
-        let port = port_number(number, &path.key("port"), findings);
+        let port = port_number(number, || path.key("port"), findings);
         if let (Some(transport), Some(port)) = (transport, port) {
             ports.push(EndpointPort { name: name.as_str().into(), transport, port });
         }
@@ -254,7 +254,7 @@ fn checked_endpoint(raw: &RawEndpoint, v4: bool, path: &FieldPath, findings: &mu
         findings.problem(&path, "an endpoint without an address", "add its address, or remove the endpoint");
         return None;
     };
-    let address = address_of(text, &path.index(0), findings)?;
+    let address = address_of(text, || path.index(0), findings)?;
     if address.is_ipv4() != v4 {
         let text = format!("{address} does not match the slice's addressType");
         findings.problem(&path.index(0), text, "put endpoints of another family into a separate slice");

@@ -115,6 +115,15 @@ fn mixed() -> Options {
     Options { folders: Folders::Mixed, ..Strictness::Strict.into() }
 }
 
+#[test]
+fn a_file_of_any_number_of_records_is_passed_over() {
+    let scratch = Scratch::new("records");
+    scratch.file("a.yaml", pod("a"));
+    scratch.file("records.json", "{\"span\": {\"kind\": \"server\"}}\n".repeat(2 * parse::MAX_FOREIGN));
+    let loaded = load(std::slice::from_ref(&scratch.0), mixed()).unwrap();
+    assert_eq!((names(&loaded).len(), loaded.passed_over.len()), (1, 1));
+}
+
 #[cfg(unix)]
 #[test]
 fn a_repositorys_other_files_are_passed_over_and_named_unless_they_may_hold_a_policy() {

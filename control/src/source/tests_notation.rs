@@ -240,21 +240,17 @@ fn legacy_octal_numbers_are_read_as_kubectl_does() {
 }
 
 #[test]
-fn a_text_of_many_documents_that_are_no_object_is_refused_with_the_line_of_the_first_beyond_the_limit() {
+fn a_text_of_many_documents_that_are_no_object_has_a_bounded_number_of_errors() {
     let (limit, pod) = (parse::MAX_FOREIGN, "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n");
-    for count in [limit, limit + 1, 6 * limit] {
-        // The last one is long enough for several threads.
+    // The last one is long enough for several threads.
+    for count in [limit - 1, limit + 1, 6 * limit] {
         let texts = [
-            (format!("{pod}{}", "---\na: b\n".repeat(count)), 2 * limit + 5),
-            (format!("{pod}{}", "---\n- a\n".repeat(count)), 2 * limit + 5),
-            ("{\"a\": 1}\n".repeat(count) + "7", limit + 1),
+            format!("{pod}{}", "---\na: b\n".repeat(count)),
+            format!("{pod}{}", "---\n- a\n".repeat(count)),
+            "{\"a\": 1}\n".repeat(count),
         ];
-        for (text, line) in texts {
-            let errors = strict(&text).unwrap_err();
-            let is_one = errors.shown()[0].problem == format!("more than {limit} documents are no Kubernetes object");
-            let is_refused = count > limit || text.ends_with('7');
-            assert_eq!((is_one, errors.total() == 1), (is_refused, is_refused), "{}", errors.shown()[0]);
-            assert!(!is_one || errors.shown()[0].line == Some(line), "{}", errors.shown()[0]);
+        for text in texts {
+            assert_eq!(strict(&text).unwrap_err().total(), count.min(limit), "{count} times {}", &text[..60]);
         }
     }
 }

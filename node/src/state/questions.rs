@@ -43,10 +43,13 @@ impl LiveState {
     /// Returns the parts of the selector that select no pod, node or address, as the user wrote them; all parts if only together they select
     /// none.
     pub(crate) fn selecting_nobody(&self, selector: &Selector) -> Vec<String> {
-        let pods = || self.pipeline.cache().pods().map(|(_, pod)| pod).filter(|pod| !pod.finished);
-        // A selected pod may have no address yet.
+        let cache = self.pipeline.cache();
+        let is_node = |name| KnownEnd { node: Some(name), ..KnownEnd::default() };
+        // A selected pod or node may have no address yet.
         let selects = |selector: &Selector| {
-            pods().any(|pod| selector.selects(pod)) || !self.addresses_selected(selector).is_empty()
+            cache.pods().any(|(_, pod)| !pod.finished && selector.selects(pod))
+                || cache.nodes().keys().any(|name| selector.selects_known(is_node(name)))
+                || !self.addresses_selected(selector).is_empty()
         };
         let alone = selector.parts().filter(|(_, part)| !selects(part)).map(|(text, _)| text);
         let alone: Vec<String> = alone.collect();

@@ -5,6 +5,7 @@ use bulkhead_control::source::{Options, ServiceKinds, Strictness};
 use super::*;
 use crate::config::{MasqueradeConfig, WhenRefused};
 use crate::scratch::Scratch;
+use crate::stream::Selector;
 
 /// A folder with a state.
 struct Files(Scratch);
@@ -277,6 +278,30 @@ fn the_other_nodes_pods_are_behind_their_nodes() {
     let peers: Vec<String> =
         state.policy().peers.iter().map(|peer| format!("{} {} {}", peer.node, peer.prefix, peer.address)).collect();
     assert_eq!(peers, ["node-2 10.2.0.0/16 192.0.2.2", "node-3 10.3.0.0/16 192.0.2.3"]);
+}
+
+#[test]
+fn a_node_is_selected_by_its_name_with_all_its_addresses_and_by_an_address_only_with_this_one() {
+    let files = Files::new("selected");
+    let bare = "---\napiVersion: v1\nkind: Node\nmetadata: {name: node-3}\n";
+    files.write(&(node("node-1", 1) + &node("node-2", 2) + bare + &pod("a", "10.1.0.5")));
+    let state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+    let selector = |text: &str| Selector::new(&[text.to_owned()], &[], &[]).unwrap();
+    let address = |text: &str| text.parse::<IpAddr>().unwrap();
+    for (text, expected) in [
+        ("node/node-2", vec!["192.0.2.2"]),
+        ("node/node-3", vec![]),
+        ("192.0.2.1", vec!["192.0.2.1"]),
+        ("10.1.0.5", vec!["10.1.0.5"]),
+        ("x/a", vec!["10.1.0.5"]),
+    ] {
+        let selected: BTreeSet<IpAddr> = state.addresses_selected(&selector(text)).into_iter().collect();
+        assert_eq!(selected, expected.into_iter().map(address).collect(), "{text}");
+        assert_eq!(state.selecting_nobody(&selector(text)), Vec::<String>::new(), "{text}");
+    }
+    assert_eq!(state.selecting_nobody(&selector("node/node-4")), ["--pod node/node-4"]);
+    assert_eq!(state.end_at(address("192.0.2.2")).node.as_deref(), Some("node-2"));
+    assert!(state.end_at(address("10.1.0.5")).node.is_none() && state.end_at(address("8.8.8.8")).node.is_none());
 }
 
 fn service(name: &str, address: &str, endpoints: &str) -> String {

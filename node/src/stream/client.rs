@@ -183,7 +183,7 @@ impl Client {
         })
     }
 
-    /// Returns the client's filters that select no pod of the state. Empty if the policy thread does not answer soon: the client gets its
+    /// Returns the client's filters that select no pod or node of the state. Empty if the policy thread does not answer soon: the client gets its
     /// events in any case.
     pub(super) fn nobody(&self) -> Vec<String> {
         let ends = match &self.wanted {

@@ -35,7 +35,7 @@ impl PodWord {
     fn new(text: &str) -> Result<Self, Failure> {
         let is_name = text.contains(['=', ' '])
             || text.matches('/').count() > 1
-            || text.starts_with("node/")
+            || text.strip_prefix("node/").is_some_and(|name| !name.is_empty())
             || text.parse::<IpAddr>().is_ok();
         if !is_name {
             return Ok(Self::Prefix(if text.contains('/') { text.to_owned() } else { format!("default/{text}") }));
@@ -77,7 +77,7 @@ impl Selector {
     ///
     /// # Errors
     /// If the selector has too many parts, a label has no key, or a pod's name has no known form.
-    pub(super) fn new(pods: &[String], namespaces: &[String], labels: &[String]) -> Result<Self, Failure> {
+    pub(crate) fn new(pods: &[String], namespaces: &[String], labels: &[String]) -> Result<Self, Failure> {
         let malformed = |message: &str, help: &str| Failure::new("malformed", message, help);
         if pods.len() + namespaces.len() + labels.len() > MOST {
             return Err(malformed("too many pods, namespaces and labels in a request", "name a namespace or a label"));
@@ -200,6 +200,13 @@ mod tests {
         let node = |name| KnownEnd { node: Some(name), ..KnownEnd::default() };
         let n1 = Selector::new(&["node/n1".to_owned()], &[], &[]).unwrap();
         assert!(n1.selects_known(node("n1")) && !n1.selects_known(node("n10")) && n1.addresses().is_empty());
+        let namesake = KnownEnd { name: Some(("node", "n1")), ..KnownEnd::default() };
+        assert!(
+            n1.selects_known(namesake)
+                && Selector::new(&["node/".to_owned()], &[], &[]).unwrap().selects_known(namesake)
+        );
+        let mapped = Selector::new(&["::ffff:10.0.0.7".to_owned()], &[], &[]).unwrap();
+        assert_eq!(mapped.addresses(), ["10.0.0.7".parse::<IpAddr>().unwrap()]);
         for name in [
             "deploy/shop/web-7d9",
             "sts/shop/web",

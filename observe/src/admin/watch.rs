@@ -79,12 +79,12 @@ fn asked(traced: &Traced, snap: u16) -> Trace {
     }
 }
 
-/// Warns about filters that select no pod: a misspelt name would watch nothing.
+/// Warns about filters that select no pod or node: a misspelt name would watch nothing.
 fn say_nobody(watching: &Watching) {
     if !watching.nobody.is_empty() {
         let filters: Vec<&str> = watching.nobody.iter().map(String::as_str).collect();
         warn(&format!(
-            "no pod or node of the state is selected by {}: nothing is shown until one is created\n  help: `kubectl get pods -A --show-labels` lists the pods",
+            "no pod or node of the state is selected by {}: nothing is shown until one is created\n  help: `kubectl get pods,nodes -A --show-labels` lists them",
             some_of(&filters, MAX_NOBODY)
         ));
     }

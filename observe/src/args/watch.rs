@@ -8,7 +8,7 @@ use bulkhead_answers::args::Format;
 /// Filter by the ends of traffic.
 #[derive(Debug, Default, clap::Args)]
 pub struct WatchedEnds {
-    /// Only traffic of these ends, on either side: how a pod's namespace/name starts, a workload (deploy/shop/web), labels (`app=web -n shop`),
+    /// Only traffic from or to these ends: the beginning of a pod's namespace/name, a workload (deploy/shop/web), labels (`app=web -n shop`),
     /// node/NAME or an address; may be repeated
     #[arg(long = "pod", value_name = "NAMESPACE/NAME|KIND/NAMESPACE/NAME|LABELS -n NAMESPACE|node/NAME|ADDRESS")]
     pub pods: Vec<String>,

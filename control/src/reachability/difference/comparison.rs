@@ -68,6 +68,25 @@ impl<'a> Comparison<'a> {
         })
     }
 
+    /// Returns for each of the joints whether its decisions in this direction about any of them differ between the states.
+    pub(super) fn changed(&self, joints: &[Joint], direction: Direction) -> Vec<bool> {
+        let [before, after] = self.states;
+        let differs = |joint: &Joint| {
+            joints.iter().any(|peer| {
+                let old = before.side_number(joint.before, direction, peer.before);
+                let new = after.side_number(joint.after, direction, peer.after);
+                self.allowed[0][old as usize] != self.allowed[1][new as usize]
+            })
+        };
+        // Many joints share their lists.
+        let mut known: AHashMap<[Option<u32>; 2], bool> = AHashMap::new();
+        let is_changed = |joint: &Joint| {
+            let lists = [before.list_number(joint.before, direction), after.list_number(joint.after, direction)];
+            *known.entry(lists).or_insert_with(|| differs(joint))
+        };
+        joints.iter().map(is_changed).collect()
+    }
+
     /// Returns the index of the deltas between two joints that are not a pod and its own node.
     pub(super) fn deltas(&mut self, from: &Joint, to: &Joint) -> usize {
         let [(eb, ib), (ea, ia)] = [(0, from.before, to.before), (1, from.after, to.after)].map(|(at, from, to)| {

@@ -84,7 +84,7 @@ impl Reader<'_> {
         let path = base.key("destinationPort");
         match (number, range) {
             (Some(number), None) => {
-                let number = port_number(*number, &path.key("number"), self.findings)?;
+                let number = port_number(*number, || path.key("number"), self.findings)?;
                 Some(vec![PolicyPort::Range { transport, first: number, last: number }])
             }
             (None, Some(Mapping(range))) => self.range(transport, range, &path.key("range")),
@@ -100,7 +100,7 @@ impl Reader<'_> {
             self.unknown(base, "protocol", "remove it: the field around the range gives the protocol");
         }
         let mut end = |key: &str, number: Option<i64>| match number {
-            Some(number) => port_number(number, &base.key(key), self.findings),
+            Some(number) => port_number(number, || base.key(key), self.findings),
             None => {
                 let help = "write a number from 1 to 65535";
                 self.findings.problem(&base.key(key), format!("missing field `{key}`"), help);
@@ -130,17 +130,17 @@ impl Reader<'_> {
         match (&raw.port_number, &raw.port_range, &raw.named_port) {
             (Some(Mapping(number)), None, None) => {
                 let path = base.key("portNumber");
-                let transport = transport(number.protocol.as_deref(), &path.key("protocol"), self.findings);
+                let transport = transport(number.protocol.as_deref(), || path.key("protocol"), self.findings);
                 let Some(port) = number.port else {
                     return self.fail(Problem::new(&path, "missing field `port`", "write a number from 1 to 65535"));
                 };
-                let port = port_number(port, &path.key("port"), self.findings);
+                let port = port_number(port, || path.key("port"), self.findings);
                 let (transport, port) = (transport?, port?);
                 Some(vec![PolicyPort::Range { transport, first: port, last: port }])
             }
             (None, Some(Mapping(range)), None) => {
                 let path = base.key("portRange");
-                let transport = transport(range.protocol.as_deref(), &path.key("protocol"), self.findings);
+                let transport = transport(range.protocol.as_deref(), || path.key("protocol"), self.findings);
                 let range = self.range(transport.unwrap_or(Transport::Tcp), range, &path);
                 transport.and(range)
             }

@@ -69,7 +69,7 @@ pub struct Watching {
     pub ports: Vec<WatchedPort>,
     /// Number of verdicts that the vswitch remembers from before the request.
     pub remembered: usize,
-    /// The filters of the request that select no pod of the state, as the user wrote them: `--pod shop/wep`. Empty in answers of earlier
+    /// The filters of the request that select no pod or node of the state, as the user wrote them: `--pod shop/wep`. Empty in answers of earlier
     /// versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nobody: Vec<String>,

@@ -73,7 +73,7 @@ fn frames_with_vlan_tags_of_a_pods_own_go_nowhere_and_are_all_counted_whatever_p
         a.send(frames);
     }
     // A later packet on the same port has arrived, so the tagged ones would have too.
-    assert!(lab.pings("a", &lab.get("c").v4));
+    eventually("a reaches c", || lab.pings("a", &lab.get("c").v4));
     let echoes =
         |seen: Vec<Vec<u8>>| seen.iter().filter(|frame| frame.windows(8).any(|part| part == [0x5a; 8])).count();
     assert_eq!((echoes(b.seen()), echoes(c.seen())), (0, 0));
@@ -168,7 +168,7 @@ fn packets_and_segments_that_a_way_does_not_carry_do_not_arrive_though_the_kerne
     lab.node.ip(&format!("link set {} mtu 1300", lab.get("b").interface));
     lab.get("a").netns.ip("link set eth0 mtu 9000");
     lab.start("");
-    assert!(lab.pings("a", &lab.get("b").v4));
+    eventually("a reaches b", || lab.pings("a", &lab.get("b").v4));
     let address = lab.get("b").v4.clone();
     let mut receiver = Dialogue::start(&lab.get("b").netns, RECEIVER, &address);
     assert_eq!(receiver.hear(), "ready");

@@ -136,6 +136,7 @@ pub fn means_known(name: &EndName, end: KnownEnd<'_>) -> bool {
     }
 }
 
+/// Whether a name means the pod of this name, workload or labels. False for nodes and addresses, and for an end that is not a pod.
 fn means_pod(name: &EndName, pod: KnownEnd<'_>) -> bool {
     let Some((namespace, own)) = pod.name else { return false };
     let is_of = |kind: Option<&str>, name: &PodName| {

@@ -66,15 +66,16 @@
 //! * The tree's root compared with one point at a time instead of 16 in registers: 4 to 8 % faster.
 //! * Prefetching the line of a pruned list as soon as it is known: 10 to 25 % faster. Prefetching the nodes and numbers before it was no
 //!   clear gain. Prefetching rows of bits gained up to a tenth on fw1.100k and lost 3 % on lists of 1k rules.
-//! * IPv6 addresses as 32-bit numbers: 1.1 to 1.4 times the time of IPv4 on the filter sets with addresses of one network, and 1.45 to 1.7 on
+//! * IPv6 addresses as 32-bit numbers: 1.1 to 1.45 times the time of IPv4 on the filter sets with addresses of one network, and 1.6 to 1.8 on
 //!   lists of pods, whose numbers are gathered from two places. Nodes with separate halves of the addresses, which the other IPv6 lists have,
 //!   took 1.5 to 2.5 times (2.4 to 3.6 on acl1.100k, whose nodes are four times as large), a binary search 2.4 to 3.8 times.
 //! * Services and ports searched in functions of their own, so that the tables' addresses stay in registers, and classes and codes written
 //!   where the next stage reads them: 10 % faster on lists of 1k rules, 25 % on a pod's list. A copy of a returned array waits until all of
 //!   its numbers, which were written one by one, are in the cache.
 //!
-//! Also tried for rows of two chunks: a word per row with a bit for each 16 bits of it, so that only the first word with a candidate is
-//! read. For half of ipc1.1k's packets and nine tenths of fw1.1k's, that word did not hold the rule, so that further ones were read.
+//! Not taken for rows of two chunks: a summary of each row, 64 bits, one for each 16 bits of the row. The intersection of the summaries
+//! names the first word of the rows that may hold a match. That word held the matching rule of only half of ipc1.1k's packets, and of a tenth
+//! of fw1.1k's; for the others a lookup has to read further words.
 //!
 //! Also tried: merging the tuples' intervals that are up to 256 or 4,096 addresses apart, for a smaller search tree. Node-exit lists
 //! changed by less than 5 %; acl1.10k was 17 % slower and ipc1.10k up to 41 %, because rows allow more probes. Plain tuple space search
@@ -179,7 +180,8 @@ impl<A: Address> Axes<A> {
         ]
     }
 
-    /// Writes the classes of the block's packets. Not a return value, since copying what was stored in smaller parts just before stalls.
+    /// Writes the class of each packet of the block, for each axis, to the first elements of `classes`. It is no return value because a copy
+    /// of an array waits for the writes of its elements.
     #[inline(always)]
     fn classes<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>, classes: &mut Classes<N>) {
         let n = block.len;

@@ -63,6 +63,10 @@ impl<A: Address> Segments<A> {
         }
     }
 
+    /// Compiles the segments as `choice` says.
+    ///
+    /// # Errors
+    /// [`BuildError::TooLarge`] if all segments together exceed `options.max_bytes`, and the errors of [`Vectors::build`].
     fn with(
         live: &LiveRules<'_, A>,
         options: &BuildOptions<'_>,
@@ -128,12 +132,11 @@ impl<A: Address> Segments<A> {
         self.segments.iter().map(cost).fold(Cost::default(), |sum, cost| sum + cost)
     }
 
-    /// Returns the chunk and bit of each bit of a direct rule, among the chunks of all segments.
+    /// Returns the chunk and bit of each bit of a direct rule, among the chunks of all segments. Empty if no direct rule has the code.
     pub(crate) fn places(&self, code: u32) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let places = move |(at, segment): (usize, &'_ Segment<A>)| {
-            segment.vectors.places(code).map(move |(chunk, place)| (at * CHUNKS + chunk, place)).collect::<Vec<_>>()
-        };
-        self.segments.iter().enumerate().flat_map(places)
+        self.segments.iter().enumerate().flat_map(move |(at, segment)| {
+            segment.vectors.places(code).map(move |(chunk, bit)| (at * CHUNKS + chunk, bit))
+        })
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -26,12 +26,6 @@ pub(super) const MOST: usize = 3;
 /// Position of the side's number in the class number of the divided axis. The bits below it are the index of a row.
 const SHIFT: u32 = 30;
 
-/// Returns the side in a class number of the divided axis, and the index of the class's row.
-#[inline(always)]
-pub(super) fn side_and_row(class: u32) -> (usize, usize) {
-    ((class >> SHIFT) as usize, (class & ((1 << SHIFT) - 1)) as usize)
-}
-
 /// A division of the source or destination addresses, and the rules of each side.
 pub(super) struct Sides<A> {
     /// The divided axis: 0 for sources, 1 for destinations.
@@ -92,7 +86,7 @@ impl<A: Address> Sides<A> {
         *rows = Rows { words: CHUNK_BITS / 64, bits };
     }
 
-    /// Adds the side to the class numbers of the divided axis, for [`side_and_row`].
+    /// Adds the side to the class numbers of the divided axis, for [`SideLines::first`].
     pub(super) fn mark(&self, axes: &mut Axes<A>) {
         self.divided(axes).renumber_pieces(|last, row| {
             debug_assert!(row < 1 << SHIFT, "rows of 64 GiB");
@@ -125,8 +119,9 @@ fn divide<A: Address>(mut left: Vec<(A, A)>, most: usize) -> Option<Vec<A>> {
     Some(begins)
 }
 
-/// For each key of a block, intersects the chunks of its side. Returns the first rule's code.
-pub(super) struct MeetSide<'a, const N: usize> {
+/// The operands of intersections on one side.
+#[derive(Clone, Copy)]
+pub(super) struct SideLines<'a> {
     pub(super) rows: &'a [Chunk],
     /// The divided axis: 0 for sources, 1 for destinations.
     pub(super) axis: usize,
@@ -134,6 +129,30 @@ pub(super) struct MeetSide<'a, const N: usize> {
     pub(super) live: &'a [Chunk],
     /// The verdict code of each bit, [`CHUNK_CODES`] for each side.
     pub(super) codes: &'a [u32],
+}
+
+impl SideLines<'_> {
+    /// Returns a pair of the sources' and the destinations' in the order that [`Self::first`] takes: the divided axis first.
+    #[inline(always)]
+    pub(super) const fn ordered<T: Copy>(&self, src: T, dst: T) -> (T, T) {
+        if self.axis == 0 { (src, dst) } else { (dst, src) }
+    }
+
+    /// Returns the code of the first rule that matches a key of this class of the divided axis, and these of the others. `u32::MAX` if none
+    /// does.
+    #[inline(always)]
+    pub(super) fn first<S: Simd>(&self, simd: S, divided: u32, [other, service, src_port]: [u32; 3]) -> u32 {
+        let Self { rows, live, codes, .. } = self;
+        let (side, at) = ((divided >> SHIFT) as usize, (divided & ((1 << SHIFT) - 1)) as usize);
+        let row = |class: u32| &rows[class as usize + side];
+        let place = simd.meet([&rows[at], row(other), row(service), row(src_port), &live[side]], 0).1;
+        codes[side * CHUNK_CODES + place]
+    }
+}
+
+/// Writes the code of each key's first matching rule to `best`, `u32::MAX` if none matches.
+pub(super) struct MeetSide<'a, const N: usize> {
+    pub(super) lines: SideLines<'a>,
     pub(super) classes: &'a Classes<N>,
     pub(super) best: &'a mut [u32],
 }
@@ -141,15 +160,11 @@ pub(super) struct MeetSide<'a, const N: usize> {
 impl<const N: usize> Kernel for MeetSide<'_, N> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { rows, axis, live, codes, classes, best } = self;
-        let [src, dst, c, d] = classes;
-        let (divided, other) = if axis == 0 { (src, dst) } else { (dst, src) };
-        let keys = divided.iter().zip(other).zip(c.iter().zip(d));
-        for (((&divided, &other), (&c, &d)), best) in keys.zip(best) {
-            let (side, at) = side_and_row(divided);
-            let row = |class: u32| &rows[class as usize + side];
-            let place = simd.meet([&rows[at], row(other), row(c), row(d), &live[side]], 0).1;
-            *best = codes[side * CHUNK_CODES + place];
+        let Self { lines, classes: [src, dst, service, src_port], best } = self;
+        let (divided, other) = lines.ordered(src, dst);
+        let keys = divided.iter().zip(other).zip(service.iter().zip(src_port));
+        for (((&divided, &other), (&service, &src_port)), best) in keys.zip(best) {
+            *best = lines.first(simd, divided, [other, service, src_port]);
         }
     }
 }

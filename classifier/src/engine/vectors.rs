@@ -6,7 +6,7 @@ use super::cover::{self, Covers};
 use super::plan::{Plan, Shape};
 use super::probe::{Probe, bits};
 use super::rules::LiveRules;
-use super::sides::{MeetSide, Sides, side_and_row};
+use super::sides::{MeetSide, SideLines, Sides};
 use super::tuples::{Tuples, lanes};
 use super::{Axes, Block, Classes, Cost};
 use crate::simd::{Chunk, Kernel, Simd};
@@ -126,7 +126,8 @@ impl<A: Address> Vectors<A> {
                 }
             }
             Rows::Sides { rows, axis, .. } => {
-                simd.call(MeetSide { rows, axis: *axis, live, codes: &self.codes, classes, best: &mut best[..len] });
+                let lines = SideLines { rows, axis: *axis, live, codes: &self.codes };
+                simd.call(MeetSide { lines, classes, best: &mut best[..len] });
                 return;
             }
         }
@@ -161,11 +162,9 @@ impl<A: Address> Vectors<A> {
                 (self.codes[place], tuples)
             }
             Rows::Sides { rows, axis, .. } => {
-                let (divided, other) = if *axis == 0 { (a, b) } else { (b, a) };
-                let (side, at) = side_and_row(divided);
-                let row = |class: u32| &rows[class as usize + side];
-                let place = simd.meet([&rows[at], row(other), row(c), row(d), &live[side]], 0).1;
-                return self.codes[side * CHUNK_CODES + place];
+                let lines = SideLines { rows, axis: *axis, live, codes: &self.codes };
+                let (divided, other) = lines.ordered(a, b);
+                return lines.first(simd, divided, [other, c, d]);
             }
         };
         if tuples != 0 {
@@ -223,7 +222,8 @@ impl<A: Address> Vectors<A> {
         if matches!(self.rows, Rows::Sides { .. }) { 1 } else { self.chunks() }
     }
 
-    /// Returns the chunk and bit of each bit of a direct rule: one, or one on each side that the rule is on.
+    /// Returns the chunk and bit of each bit of a direct rule: one, or one on each side that the rule is on. Empty if no direct rule has the
+    /// code.
     pub(crate) fn places(&self, code: u32) -> impl Iterator<Item = (usize, usize)> + '_ {
         let all = self.codes.iter().enumerate().filter(move |&(_, &direct)| direct == code);
         all.map(|(at, _)| (at / CHUNK_CODES, at % CHUNK_CODES))

@@ -24,7 +24,7 @@ type Posting = (Arc<str>, BTreeSet<PodKey>);
 pub(super) struct LabelIndex(AHashMap<(Arc<str>, Arc<str>), Vec<Posting>>);
 
 impl LabelIndex {
-    /// Adds a pod under each of its labels.
+    /// Adds the key of a pod to the posting of its namespace for each of its labels. A pod without labels is not in the index.
     pub(super) fn insert(&mut self, key: PodKey, pod: &Pod) {
         let namespace = &pod.name.namespace;
         for (label, value) in &pod.labels {
@@ -57,9 +57,9 @@ impl LabelIndex {
         }
     }
 
-    /// Returns the pods that meet one requirement of a selector, by namespace: the requirement that the fewest pods meet. A namespace may occur
-    /// once for each value of the requirement. `namespaces` are the namespaces to search; `None` means all. Returns `None` if no requirement
-    /// lists values (`key in (..)`), as only those are indexed.
+    /// Returns the keys of the pods that meet one requirement of a selector, by namespace: the requirement that the fewest pods meet. A
+    /// namespace may occur once for each value of the requirement. `namespaces` are the namespaces to search; `None` means all. Returns `None`
+    /// if no requirement lists values (`key in (..)`), as only those are indexed.
     pub(super) fn rarest<'a>(
         &'a self,
         selector: &'a Selector,

@@ -43,7 +43,8 @@ impl Governing {
         namespaced.cloned().map(Self::Namespaced).chain(cluster.cloned().map(Self::Cluster))
     }
 
-    /// Returns the selected pods, including pods that are not endpoints. Counts them in `work`.
+    /// Returns the keys of the pods that the policy selects, also of those that are not endpoints. Empty if it selects none. Adds their number
+    /// to `work.pods`.
     pub(super) fn subjects(&self, cache: &Cache, work: &mut Work) -> BTreeSet<PodKey> {
         let pods: BTreeSet<PodKey> = match self {
             Self::Namespaced(policy) => {

@@ -209,6 +209,7 @@ fn labels_of(labels: Option<BTreeMap<String, String>>) -> Labels {
     labels.into_iter().flatten().map(|(key, value)| (key.into(), value.into())).collect()
 }
 
+/// Parses an address. `None` and a problem at `path` if it is invalid.
 pub(super) fn address_of(text: &str, path: impl FnOnce() -> FieldPath, findings: &mut Findings) -> Option<IpAddr> {
     match parse_address(text) {
         Ok(address) => Some(address),

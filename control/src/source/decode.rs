@@ -28,9 +28,10 @@ const POLICY_FIELDS: [&str; 3] = ["podSelector", "policyTypes", "egress"];
 /// but in groups with a greater distance.
 const GROUP_TYPO: usize = 4;
 
-/// The apiVersion and kind of an object, such as `apps/v1` and `Deployment`. One text, since a large state has many skipped objects.
+/// The apiVersion and kind of an object, such as `apps/v1` and `Deployment`, in one allocation: a large state has many skipped objects.
 #[derive(Debug)]
 pub(super) struct VersionKind {
+    /// The apiVersion, directly followed by the kind.
     text: Box<str>,
     /// The length of the apiVersion in bytes.
     version: usize,
@@ -52,6 +53,7 @@ impl VersionKind {
 pub(super) enum Decoded {
     /// An object of an unsupported kind, which is only counted.
     Skipped {
+        /// The object's apiVersion and kind.
         kind: VersionKind,
         /// What a custom resource says about its pods. `None` if it describes none.
         pods: Option<Box<Described>>,

@@ -48,10 +48,12 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Returns the root of a tree without wanted paths, for an object that starts on this line, from 1.
     pub(super) fn on_line(line: usize) -> Self {
         Self { line: Some(line), ..Self::default() }
     }
 
+    /// Adds the path of a wanted field.
     pub(super) fn want(&mut self, steps: &[Step]) {
         let Some((first, rest)) = steps.split_first() else { return };
         let child = match first {
@@ -69,6 +71,7 @@ impl Place {
         self.fields.get_mut(key)
     }
 
+    /// Returns the line, from 1, of the last step of the path that the walk has found. `None` if it has found none, not even the root.
     pub(super) fn line_of(&self, steps: &[Step]) -> Option<usize> {
         let deeper = steps.split_first().and_then(|(first, rest)| {
             let child = match first {

@@ -51,7 +51,7 @@ pub(super) fn in_text(text: &str, fields: &[Field<'_>]) -> Vec<Option<usize>> {
     lines
 }
 
-/// Returns the lines of the fields that [`Nearby`] finds, and the indices of the others.
+/// Returns the line of each field that [`Nearby`] finds, `None` for the others, and the indices of those that may be found another way.
 fn near(source: impl BufRead, fields: &[Field<'_>]) -> (Vec<Option<usize>>, Vec<usize>) {
     let (mut lines, mut elsewhere) = (vec![None; fields.len()], Vec::new());
     let mut nearby = Nearby::new(source);
@@ -91,9 +91,9 @@ impl<R: BufRead> Nearby<R> {
         Self { source, taken: 0, next: None }
     }
 
-    /// Returns the lines of fields, given by their paths in the object, as [`locate::lines`] does. `line` is the object's, and `is_item` is true if
-    /// it is an element of a list. `None` if the object is written in another way, if the source cannot be read, or if `line` is not behind
-    /// the object of the previous call.
+    /// Returns the lines of fields, given by their paths in the object, as [`locate::lines`] does. `line` is the object's, from 1, and
+    /// `is_item` is true if it is an element of a list. `None` if the object is written in another way, if the source cannot be read, or if
+    /// `line` is not behind the object of the previous call.
     pub(super) fn lines(&mut self, line: usize, is_item: bool, fields: &[FieldPath]) -> Option<Vec<Option<usize>>> {
         let before = line.checked_sub(1)?;
         self.skip_to(before)?;
@@ -146,6 +146,7 @@ impl<R: BufRead> Nearby<R> {
         self.next.as_deref()
     }
 
+    /// Returns the next line with its line break, and counts it. `None` as for [`Self::peek`].
     fn take_line(&mut self) -> Option<String> {
         self.peek()?;
         self.taken += 1;

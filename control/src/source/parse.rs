@@ -47,7 +47,8 @@ pub(super) struct Parsed {
 }
 
 impl Parsed {
-    /// Adds the objects of the next document. See [`Document::finish`] for the lines.
+    /// Adds the objects of the next document, which starts on `line`, from 1. `item_lines` are the lines of the elements of its `items`; empty
+    /// if the parser has reported them.
     fn add<L>(&mut self, document: Document<L>, line: usize, item_lines: &[usize]) {
         self.documents += 1;
         let before = self.entries.len();
@@ -153,6 +154,7 @@ fn parse_json(text: &str) -> Result<Parsed, SyntaxError> {
     Ok(parsed)
 }
 
+/// Returns the error with the line, from 1, and a remedy.
 fn json_error(error: &serde_json::Error) -> SyntaxError {
     // `serde_json` appends the line, which the message already has in front.
     let message = error.to_string();
@@ -165,6 +167,7 @@ fn json_error(error: &serde_json::Error) -> SyntaxError {
     SyntaxError { line: Some(error.line()).filter(|&line| line > 0), text, help: help.to_owned() }
 }
 
+/// Returns the error of a text with more than [`MAX_OBJECTS`] documents. `line` is that of the first one beyond, from 1.
 fn too_many_documents(line: Option<usize>) -> SyntaxError {
     let text = format!("the text holds more than {MAX_OBJECTS} documents");
     SyntaxError { line, text, help: "check that it is the right file, or split it".to_owned() }

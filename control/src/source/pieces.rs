@@ -109,7 +109,9 @@ fn documents(text: &str, syntax: Syntax, threads: usize) -> Option<Parsed> {
     let pieces = cut(text, 0..text.len(), threads, |rest| rest.find(&marker).map(|at| at + 1));
     // A directive of YAML precedes the marker of its document.
     let has_directives = || syntax == Syntax::Yaml && (text.starts_with('%') || text.contains("\n%"));
-    if pieces.len() == 1 || has_directives() {
+    // A text with too many documents is refused, so it is parsed only once.
+    let has_too_many = || memmem::find_iter(text.as_bytes(), &marker).nth(MAX_OBJECTS).is_some();
+    if pieces.len() == 1 || has_directives() || has_too_many() {
         return None;
     }
     let parsed = in_threads(pieces, |piece| {

@@ -338,7 +338,7 @@ pub(super) fn block_of(text: &str, path: &FieldPath, findings: &mut Findings) ->
     }
 }
 
-/// Returns the port number. `None` and a problem if it is not between 1 and 65535.
+/// Returns the port number. `None` and a problem at `path` if it is not between 1 and 65535.
 pub(super) fn port_number(number: i64, path: impl FnOnce() -> FieldPath, findings: &mut Findings) -> Option<u16> {
     let port = u16::try_from(number).ok().filter(|&port| port > 0);
     if port.is_none() {
@@ -347,7 +347,7 @@ pub(super) fn port_number(number: i64, path: impl FnOnce() -> FieldPath, finding
     port
 }
 
-/// Returns the protocol, TCP if it is not given. `None` and a problem if it is unknown.
+/// Returns the protocol, TCP if it is not given. `None` and a problem at `path` if it is unknown.
 pub(super) fn transport(
     name: Option<&str>,
     path: impl FnOnce() -> FieldPath,

@@ -126,7 +126,7 @@ impl Selector {
         self.selects_known(KnownEnd::of(pod, &pod.workload()))
     }
 
-    /// Returns the addresses that `--pod` names.
+    /// Returns the addresses that `--pod` names themselves, as IPv4 if they are mapped to IPv6. Empty if it names none.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         let named = self.pods.iter().filter_map(|pod| match pod {
             PodWord::Name(EndName::Address(address), _) => Some(*address),

@@ -79,7 +79,8 @@ fn asked(traced: &Traced, snap: u16) -> Trace {
     }
 }
 
-/// Warns about filters that select no pod or node: a misspelt name would watch nothing.
+/// Prints a warning that names the filters of the request which select no pod or node, such as misspelt names. Prints nothing if there are
+/// none.
 fn say_nobody(watching: &Watching) {
     if !watching.nobody.is_empty() {
         let filters: Vec<&str> = watching.nobody.iter().map(String::as_str).collect();

@@ -78,6 +78,7 @@ mod e2e_prometheus;
 mod e2e_reasons;
 mod e2e_redis;
 mod e2e_refusals;
+mod e2e_remote_nodes;
 mod e2e_replay;
 mod e2e_service_cases;
 mod e2e_service_flood;

@@ -7,7 +7,7 @@ use bulkhead_dataplane::io::remove_tc_datapath;
 use super::config::{Config, Pins};
 use super::datapath::EarlierLimits;
 use super::kernel::TRUNK;
-use super::{host_port, log, nft};
+use super::{host_port, log, nft, remote_nodes};
 use crate::args::Cleanup;
 
 /// Removes pinned links and maps, the trunk, the nftables table, and the host port's interfaces if the configuration creates them. Restores
@@ -24,6 +24,7 @@ pub fn cleanup(args: &Cleanup) -> anyhow::Result<ExitCode> {
     let mut had = remove_tc_datapath(&TRUNK.map(str::to_owned), pins.path())?;
     had |= pins.path().and_then(EarlierLimits::below).is_some_and(|earlier| earlier.restore());
     had |= nft::cleanup()?;
+    had |= config.as_ref().map(remote_nodes::remove).transpose()?.unwrap_or_default();
     had |= config.as_ref().map(host_port::remove).transpose()?.unwrap_or_default();
     log::info(if had { "removed everything that a vswitch left in the kernel" } else { "found nothing to remove" });
     log::finish();

@@ -1,7 +1,7 @@
 //! Composes what the policy thread and the interface thread know into one snapshot and publishes it.
 //!
 //! ```text
-//!   policy thread -----set_policy---> [ tables, peers ]
+//!   policy thread -----set_policy---> [ tables, other nodes ]
 //!                 ---set_services---> [ Services ] -----> the snapshot in force with other Services
 //!   interfaces thread --set_ports---> [ ports, routes ] --compose--> Snapshot --publish--> workers
 //! ```
@@ -32,7 +32,7 @@ use super::config::{Answers, RouteEntry};
 use super::host_port::Destinations;
 use super::ids::Ids;
 use super::log;
-use super::next_hops::Peer;
+use super::remote_nodes::RemoteNode;
 use super::view::{PortView, View};
 use bulkhead_answers::services::Update;
 pub(super) use policy::{Enforced, Policy, Takeover};
@@ -73,14 +73,15 @@ struct Inner {
 
 impl Inner {
     fn compose(&mut self, generation: u64) -> anyhow::Result<Snapshot> {
-        let Policy { tables, audit, peers, pod_networks, refusing: [dropping, refusing], denied, .. } = &self.policy;
+        let Policy { tables, audit, remote_nodes, pod_networks, refusing: [dropping, refusing], denied, .. } =
+            &self.policy;
         let (denied, audit) = (*denied, audit.as_deref());
         let refusing = match self.answers.denied {
             Denied::Drop => dropping.to_vec(),
             Denied::Refuse => refusing.to_vec(),
         };
         let (ports, routes) = (&self.ports, &self.routes);
-        let view = View { tables, audit, ports, routes, peers, pod_networks, refusing, denied };
+        let view = View { tables, audit, ports, routes, remote_nodes, pod_networks, refusing, denied };
         let masquerade = self.policy.masquerade.clone();
         let snapshot = view.snapshot(generation, &mut self.ids)?;
         let snapshot = snapshot.telling_unreachable(self.answers.unreachable == Denied::Refuse);
@@ -257,9 +258,10 @@ impl Composer {
         (!inner.policy.denied).then(|| Arc::clone(&inner.policy.audited))
     }
 
-    /// Returns the pod networks of the other nodes, each with its node's address.
-    pub(super) fn peers(&self) -> Arc<[Peer]> {
-        Arc::clone(&self.lock().policy.peers)
+    /// Returns the other nodes. `None` while no state is in force, which may have others.
+    pub(super) fn remote_nodes(&self) -> Option<Arc<[RemoteNode]>> {
+        let inner = self.lock();
+        (!inner.policy.denied).then(|| Arc::clone(&inner.policy.remote_nodes))
     }
 
     /// Returns the node's own pod networks. Empty before a state is loaded.
@@ -420,7 +422,7 @@ mod tests {
             tables: pipeline.node_tables("node-1").unwrap(),
             audit: None,
             audited: Arc::default(),
-            peers: [].into(),
+            remote_nodes: [].into(),
             pod_networks: [].into(),
             node_addresses: [].into(),
             masquerade: None,

@@ -12,6 +12,7 @@
 pub(super) mod buffers;
 mod check;
 mod datapath;
+mod encapsulation;
 mod error;
 mod faults;
 mod file;
@@ -37,6 +38,7 @@ use super::log::LogConfig;
 use super::state::Judging;
 pub(super) use check::{check_interface, parse_mac};
 pub(crate) use datapath::{Attach, DEFAULT_PINS, Dataplane, EngineName, Mode, NftablesConfig, Pins, SlowPathConfig};
+pub(crate) use encapsulation::{Encapsulation, EncapsulationMode};
 pub(crate) use error::{ConfigError, ConfigErrors};
 pub(crate) use hubble::{HubbleConfig, TlsFiles};
 pub(crate) use journal::JournalConfig;
@@ -111,6 +113,8 @@ pub(crate) struct Config {
     pub routes: Vec<RouteEntry>,
     /// The host port's interfaces. `None` if the vswitch does not create them.
     pub created_host: Option<CreatedHost>,
+    /// Settings of the ways to other nodes, if the node's kernel keeps its network card.
+    pub encapsulation: Encapsulation,
 }
 
 /// Whether senders of dropped packets are answered.
@@ -279,6 +283,8 @@ impl Config {
         differs("hubble", self.hubble != new.hubble);
         differs("log", self.log != new.log);
         differs("ports[].create", self.created_host != new.created_host);
+        differs("encapsulation", self.encapsulation.mode != new.encapsulation.mode);
+        differs("vxlan", self.encapsulation != new.encapsulation);
         fields
     }
 }

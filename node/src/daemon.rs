@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use bulkhead_dataplane::io::TcDatapath;
 use bulkhead_dataplane::vswitch::Vswitch;
-use crossbeam_channel::{Receiver, select};
+use crossbeam_channel::{Receiver, never, select};
 
 use super::admin;
 use super::audit::{self};
@@ -29,6 +29,7 @@ use super::observer::{Observation, Observer};
 use super::policy;
 use super::ports::Event;
 use super::ports::thread as ports;
+use super::remote_nodes::RemoteNodes;
 use super::signals::{self, Request};
 use super::state::DENYING;
 use super::watch::Watch;
@@ -46,6 +47,8 @@ pub(super) struct Daemon {
     config_watch: Watch,
     next_hops: NextHops,
     host_port: Option<HostPort>,
+    /// The ways to other nodes. `None` if the vswitch has an uplink port, or did not create the host port.
+    remote_nodes: Option<RemoteNodes>,
     composer: Arc<Composer>,
     vswitch: Arc<Vswitch>,
     interfaces: interfaces::Handle,
@@ -81,6 +84,7 @@ impl Daemon {
             }
             let next = self.tidy().saturating_duration_since(Instant::now());
             let (requests, notices) = (self.requests.clone(), self.notices.clone());
+            let routes = self.remote_nodes.as_ref().map_or_else(never, |nodes| nodes.changes().clone());
             select! {
                 recv(self.config_watch.events()) -> event => self.config_watch.hear(event),
                 recv(requests) -> request => match request.unwrap_or(Request::Stop) {
@@ -88,6 +92,7 @@ impl Daemon {
                     Request::Summary => self.summarize(),
                     Request::Look => self.hurry("SIGHUP"),
                 },
+                recv(routes) -> told => self.remote_nodes.iter_mut().for_each(|nodes| nodes.hear(told.is_ok())),
                 // The threads that send notices report their own end.
                 recv(notices) -> notice => match notice {
                     Ok(Notice::Settled { open, all }) => self.announce(open, all)?,
@@ -117,21 +122,38 @@ impl Daemon {
         if self.host_port.as_ref().is_some_and(HostPort::is_due) {
             self.lead();
         }
-        let times = [collect, self.composer.next_attempt(), self.host_port.as_ref().map(HostPort::next_check)];
-        times.into_iter().flatten().fold(self.config_watch.next_look(), Instant::min)
+        if self.remote_nodes.as_ref().is_some_and(RemoteNodes::is_due) {
+            self.lead_to_remote_nodes();
+        }
+        let ways =
+            [self.host_port.as_ref().map(HostPort::next_check), self.remote_nodes.as_ref().map(RemoteNodes::next_look)];
+        let times = [collect, self.composer.next_attempt()].into_iter().chain(ways);
+        times.flatten().fold(self.config_watch.next_look(), Instant::min)
     }
 
     /// After a policy change, checks the next hops of other nodes' pods, and updates the node's routes over the host port.
     fn follow_policy(&mut self) -> anyhow::Result<()> {
         self.auditor.look();
-        self.next_hops.check(&self.composer.peers(), &self.config);
+        self.check_next_hops();
         self.lead();
+        self.lead_to_remote_nodes();
         self.take_over()
     }
 
     /// Updates the kernel routes by which the node's own processes reach pods and Services over the host port.
     fn lead(&mut self) {
         self.host_port.iter_mut().for_each(|port| port.lead(self.composer.destinations()));
+    }
+
+    /// Updates the node's routes and tunnel to other nodes. Those of before stay while no state is in force.
+    fn lead_to_remote_nodes(&mut self) {
+        let Some((remote, nodes)) = self.remote_nodes.as_mut().zip(self.composer.remote_nodes()) else { return };
+        remote.lead(nodes, self.composer.destinations().sources);
+    }
+
+    /// Warns of nodes whose pods the uplink does not reach.
+    fn check_next_hops(&mut self) {
+        self.next_hops.check(&self.composer.remote_nodes().unwrap_or_default(), &self.config);
     }
 
     /// Ends the takeover from the previous process when every port was tried and a state is loaded. Until then that process's flows go on
@@ -224,7 +246,7 @@ impl Daemon {
         (self.config.denied, self.config.unreachable) = (config.denied, config.unreachable);
         (self.config.ports, self.config.routes) = (config.ports, config.routes);
         (self.config.engine, self.config.enforcement) = (config.engine, config.enforcement);
-        self.next_hops.check(&self.composer.peers(), &self.config);
+        self.check_next_hops();
     }
 
     /// Prints the summary of all counters since the start.

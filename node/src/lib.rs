@@ -43,6 +43,7 @@ mod api;
 pub mod args;
 mod audit;
 mod capture;
+mod changes;
 mod cleanup;
 mod clock;
 mod composer;
@@ -72,6 +73,7 @@ mod own_addresses;
 mod policy;
 mod ports;
 mod preflight;
+mod remote_nodes;
 #[cfg(test)]
 mod scratch;
 pub mod set_elements;

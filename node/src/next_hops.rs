@@ -14,13 +14,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 
-use bulkhead_control::object::Node;
-use bulkhead_control::pipeline::Pipeline;
 use bulkhead_dataplane::PortKind;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::config::Config;
 use super::log;
+use super::remote_nodes::RemoteNode;
 use bulkhead_answers::output;
 
 /// Maximum number of nodes named in one warning.
@@ -37,16 +36,13 @@ pub(super) struct Peer {
     pub address: IpAddr,
 }
 
-/// Returns the pod prefixes of all nodes other than `own`. Skips prefixes of a family in which their node has no address.
-pub(super) fn peers(pipeline: &Pipeline, own: &str) -> Vec<Peer> {
-    let others = pipeline.cache().nodes().values().filter(|node| &*node.name != own);
-    let of_node =
-        |node: &Arc<Node>, prefix| Some(Peer { node: node.name.clone(), prefix, address: address_for(node, prefix)? });
-    others.flat_map(|node| node.pod_cidrs.iter().filter_map(move |&cidr| of_node(node, cidr))).collect()
-}
-
-fn address_for(node: &Node, cidr: IpNet) -> Option<IpAddr> {
-    node.addresses.iter().copied().find(|address| address.is_ipv4() == cidr.addr().is_ipv4())
+/// Returns the nodes' pod prefixes. Skips prefixes of a family in which their node has no address.
+pub(super) fn peers(nodes: &[RemoteNode]) -> impl Iterator<Item = Peer> {
+    let of_node = |node: &RemoteNode, prefix: IpNet| {
+        let address = node.addresses.iter().copied().find(|address| address.is_ipv4() == prefix.addr().is_ipv4())?;
+        Some(Peer { node: node.name.clone(), prefix, address })
+    };
+    nodes.iter().flat_map(move |node| node.pod_networks.iter().filter_map(move |&prefix| of_node(node, prefix)))
 }
 
 /// The unreachable peers that were already logged, to warn once of each.
@@ -57,8 +53,9 @@ pub(super) struct NextHops {
 
 impl NextHops {
     /// Warns of the peers that are not on the uplink's link and were not before.
-    pub(super) fn check(&mut self, peers: &[Peer], config: &Config) {
-        let off = off_link(peers, config, &connected_now(config));
+    pub(super) fn check(&mut self, nodes: &[RemoteNode], config: &Config) {
+        let peers: Vec<Peer> = peers(nodes).collect();
+        let off = off_link(&peers, config, &connected_now(config));
         let new: Vec<&Peer> = off.difference(&self.said).collect();
         if !new.is_empty() {
             log::warn(&warning(&new));

@@ -30,10 +30,11 @@ use anyhow::Context;
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::RendererHandle;
 use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, remember};
-use bulkhead_dataplane::io::LinkStatus;
+use bulkhead_dataplane::io::{LinkStatus, Watched};
 use crossbeam_channel::{Receiver, never, select};
 
 use super::admin::thread::Handle;
+use super::changes;
 use super::config::Config;
 use super::log;
 use super::names::Lookup;
@@ -119,7 +120,7 @@ struct Enforcer {
 
 impl Enforcer {
     fn run(mut self, requests: &Receiver<Request>) -> anyhow::Result<ExitCode> {
-        let (mut addresses, mut server) = (own_addresses::changes(), self.state.notices());
+        let (mut addresses, mut server) = (changes::of(Watched::Addresses), self.state.notices());
         let mut renumbered = true;
         let mut is_announced = false;
         loop {

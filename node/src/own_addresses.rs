@@ -1,4 +1,4 @@
-//! Reads and watches the addresses of the node's own interfaces. Traffic between them and the node's pods is always allowed.
+//! Reads the addresses of the node's own interfaces. Traffic between them and the node's pods is always allowed.
 //!
 //! The Node object does not have all addresses on which the node listens: node-local DNS has 169.254.20.10 on a separate interface, and a
 //! bridge has the gateway of its network. Hence the kernel is the source.
@@ -10,10 +10,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
-use bulkhead_dataplane::io::{self as kernel, AddressWatch};
-use crossbeam_channel::{Receiver, never};
-
-use super::log;
+use bulkhead_dataplane::io as kernel;
 
 /// Interfaces with addresses of Services: of kube-proxy in mode ipvs, and of kube-router.
 const OF_SERVICES: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
@@ -41,28 +38,6 @@ fn is_reachable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_unspecified(),
         IpAddr::V6(address) => !address.is_loopback() && !address.is_unspecified() && !address.is_unicast_link_local(),
-    }
-}
-
-/// Starts to watch for changes in this thread's network namespace. If the kernel refuses, the channel is never ready.
-pub(super) fn changes() -> Receiver<()> {
-    let (tell, told) = crossbeam_channel::bounded(1);
-    let follow = move |watch: AddressWatch| {
-        while watch.wait().is_ok() {
-            // A notice that is still in the channel covers this change.
-            if let Err(crossbeam_channel::TrySendError::Disconnected(())) = tell.try_send(()) {
-                return;
-            }
-        }
-    };
-    let started = AddressWatch::new()
-        .and_then(|watch| std::thread::Builder::new().name("addresses".into()).spawn(move || follow(watch)));
-    match started {
-        Ok(_) => told,
-        Err(error) => {
-            log::warn(&format!("the kernel does not report changes of the node's addresses: {error}"));
-            never()
-        }
     }
 }
 

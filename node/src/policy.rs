@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use bulkhead_control::attachments::Standing;
 use bulkhead_control::object::PodName;
+use bulkhead_dataplane::io::Watched;
 use crossbeam_channel::{Receiver, Sender, never, select};
 
+use super::changes;
 use super::composer::{Composer, Policy};
 use super::log;
 use super::names::{Lookup, Names};
@@ -112,7 +114,7 @@ impl Known {
 }
 
 fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Sender<Notice>, mut known: Known) {
-    let (mut addresses, mut server) = (own_addresses::changes(), state.notices());
+    let (mut addresses, mut server) = (changes::of(Watched::Addresses), state.notices());
     // The addresses may have changed since the first read.
     let mut renumbered = true;
     let (nothing, mut rested) = (never(), Instant::now());

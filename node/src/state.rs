@@ -36,8 +36,8 @@ use super::composer::Policy;
 use super::config::{StateConfig, WhenMissing};
 use super::journal::{ChangeLog, Journal};
 use super::log;
-use super::next_hops::{self, Peer};
 use super::origins::SharedOrigins;
+use super::remote_nodes::{self, RemoteNode};
 use super::watch::Watch;
 use bulkhead_answers::services::{Adapter, NodeHealth};
 use bulkhead_answers::{contests, run};
@@ -87,7 +87,7 @@ pub(super) struct LiveState {
     /// See [`Policy::audit`] and [`Policy::audited`].
     audit: Option<Arc<AuditTables>>,
     audited: Arc<BTreeSet<AuditedPolicy>>,
-    peers: Arc<[Peer]>,
+    remote_nodes: Arc<[RemoteNode]>,
     /// The node's own pod CIDRs.
     pod_networks: Arc<[IpNet]>,
     /// See [`Policy::node_addresses`].
@@ -156,7 +156,7 @@ impl LiveState {
             kernel: KernelState::default(),
             audit: None,
             audited: Arc::default(),
-            peers: [].into(),
+            remote_nodes: [].into(),
             pod_networks: [].into(),
             primary: [].into(),
             refusing: [[].into(), [].into()],
@@ -261,21 +261,21 @@ impl LiveState {
         self.tell_judging();
         let (audit, audited) = (self.pipeline.audit_tables(&self.node), self.pipeline.audited_policies());
         self.origins.follow(self.pipeline.origins());
-        let peers = next_hops::peers(&self.pipeline, &self.node);
+        let remote_nodes = remote_nodes::remote_nodes(&self.pipeline, &self.node);
         let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
         let blocks = run::pod_networks(&self.pipeline, &self.node).to_vec();
         let (has_other_primary, is_masqueraded_otherwise) = (self.find_primary(), self.follow_masquerade());
         let is_same = Arc::ptr_eq(&tables, &self.tables)
             && !is_other_kernel
             && !is_masqueraded_otherwise
-            && *peers == *self.peers
+            && *remote_nodes == *self.remote_nodes
             && *blocks == *self.pod_networks
             && !has_other_primary
             && refusing == self.refusing
             && audit.as_ref() == self.audit.as_deref()
             && audited == *self.audited;
         (self.audit, self.audited) = (audit.map(Arc::new), Arc::new(audited));
-        (self.tables, self.peers, self.refusing) = (tables, peers.into(), refusing);
+        (self.tables, self.remote_nodes, self.refusing) = (tables, remote_nodes.into(), refusing);
         self.pod_networks = blocks.into();
         self.follow_host_ports();
         self.counts.contested_addresses.store(contests as u64, Ordering::Relaxed);
@@ -344,7 +344,7 @@ impl LiveState {
             tables: Arc::clone(&self.tables),
             audit: self.audit.clone(),
             audited: Arc::clone(&self.audited),
-            peers: Arc::clone(&self.peers),
+            remote_nodes: Arc::clone(&self.remote_nodes),
             pod_networks: Arc::clone(&self.pod_networks),
             node_addresses: Arc::clone(&self.primary),
             masquerade: self.masquerading.as_ref().map(Masquerading::value),
@@ -359,7 +359,7 @@ impl LiveState {
             tables: Arc::clone(&self.without),
             audit: None,
             audited: Arc::default(),
-            peers: [].into(),
+            remote_nodes: [].into(),
             pod_networks: [].into(),
             refusing: [[].into(), [].into()],
             denied: true,

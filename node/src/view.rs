@@ -11,7 +11,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::config::RouteEntry;
 use super::ids::Ids;
-use super::next_hops::Peer;
+use super::next_hops::peers;
+use super::remote_nodes::RemoteNode;
 use bulkhead_answers::run;
 
 /// A configured port, with its open interface.
@@ -37,7 +38,7 @@ pub(super) struct View<'a> {
     pub ports: &'a [PortView],
     pub routes: &'a [RouteEntry],
     /// Pod networks of other nodes, with their nodes' addresses.
-    pub peers: &'a [Peer],
+    pub remote_nodes: &'a [RemoteNode],
     /// The node's own pod networks, of whose addresses those that no pod has are unreachable.
     pub pod_networks: &'a [IpNet],
     /// Origins of rules whose denied packets are answered instead of dropped silently.
@@ -123,8 +124,8 @@ impl View<'_> {
             routes.entry(network.trunc()).or_insert(NextHop::unreachable(uplink));
         }
         // The tables have an uplink in any case. If none is configured, other nodes' pods are reached by the default route.
-        let peers = if self.ports.iter().any(|port| port.kind == PortKind::Uplink) { self.peers } else { &[] };
-        for peer in peers {
+        let has_uplink = self.ports.iter().any(|port| port.kind == PortKind::Uplink);
+        for peer in peers(if has_uplink { self.remote_nodes } else { &[] }) {
             routes.entry(peer.prefix.trunc()).or_insert(NextHop::via(uplink, Some(peer.address)));
         }
         for default in [Ipv4Net::default().into(), Ipv6Net::default().into()] {
@@ -204,14 +205,14 @@ mod tests {
 
     fn snapshot(state: &str, config: &str, ids: &mut Ids) -> Snapshot {
         let (ports, routes) = open(config);
-        let (prefix, address) = ("10.2.0.0/16".parse().unwrap(), "192.0.2.2".parse().unwrap());
-        let peers = [Peer { node: "node-2".into(), prefix, address }];
+        let (pod_networks, addresses) = (vec!["10.2.0.0/16".parse().unwrap()], vec!["192.0.2.2".parse().unwrap()]);
+        let remote_nodes = [RemoteNode { name: "node-2".into(), addresses, pod_networks }];
         let view = View {
             tables: &tables(state),
             audit: None,
             ports: &ports,
             routes: &routes,
-            peers: &peers,
+            remote_nodes: &remote_nodes,
             pod_networks: &["10.1.0.0/16".parse().unwrap()],
             refusing: vec![],
             denied: false,
@@ -261,7 +262,7 @@ mod tests {
             audit: None,
             ports: &ports,
             routes: &routes,
-            peers: &[],
+            remote_nodes: &[],
             pod_networks: &[],
             refusing: vec![],
             denied: false,
@@ -295,7 +296,7 @@ mod tests {
             audit: None,
             ports: &ports,
             routes: &routes,
-            peers: &[],
+            remote_nodes: &[],
             pod_networks: &[],
             refusing: vec![],
             denied: true,
@@ -339,7 +340,7 @@ mod tests {
                 audit: None,
                 ports: &ports,
                 routes: &routes,
-                peers: &[],
+                remote_nodes: &[],
                 pod_networks: &[],
                 refusing: refusing_origins,
                 denied: false,

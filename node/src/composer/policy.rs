@@ -11,7 +11,7 @@ use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_dataplane::Masquerade;
 use ipnet::IpNet;
 
-use crate::next_hops::Peer;
+use crate::remote_nodes::RemoteNode;
 
 /// The compiled policy of one state.
 #[derive(Clone, Debug)]
@@ -22,8 +22,8 @@ pub(crate) struct Policy {
     pub audit: Option<Arc<AuditTables>>,
     /// The audited policies.
     pub audited: Arc<BTreeSet<AuditedPolicy>>,
-    /// The pod networks of the other nodes, each with its node's address.
-    pub peers: Arc<[Peer]>,
+    /// The other nodes.
+    pub remote_nodes: Arc<[RemoteNode]>,
     /// The node's own pod networks (`spec.podCIDRs`).
     pub pod_networks: Arc<[IpNet]>,
     /// The node's primary address of each address family. Addresses that no interface has are absent.

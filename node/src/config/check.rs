@@ -22,7 +22,7 @@ use super::{
     AdminConfig, Attach, Config, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig, SlowPathConfig,
     TimeoutsConfig, WorkersConfig,
 };
-use super::{hubble, masquerade};
+use super::{encapsulation, hubble, masquerade};
 use crate::log::LogConfig;
 use bulkhead_observe::admin::DEFAULT_SOCKET;
 use judging::Judging;
@@ -84,6 +84,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         hubble: hubble::check(written.hubble.as_ref(), folder, &mut faults),
         log: LogConfig { format: written.log.format, level: written.log.level },
         created_host: ports::created_host(&written.ports, &mut faults),
+        encapsulation: encapsulation::check(written.encapsulation, &written.vxlan, &mut faults),
         routes: ports::routes(&written.routes, &ports, enforce, &mut faults),
         ports,
     };

@@ -11,9 +11,10 @@ use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
 use super::{
-    Attach, ConfigError, Dataplane, EngineName, Mode, Poll, WhenMissing, WhenRefused, WhenUnreachable, Window,
+    Attach, ConfigError, Dataplane, EncapsulationMode, EngineName, Mode, Poll, WhenMissing, WhenRefused,
+    WhenUnreachable, Window,
 };
-use super::{hubble, masquerade};
+use super::{encapsulation, hubble, masquerade};
 use crate::args::LogFormat;
 use crate::log::Verbosity;
 use bulkhead_answers::args::{EnforcementName, NamespaceDefault, PolicySemantics};
@@ -44,6 +45,10 @@ pub(super) struct File {
     pub(super) services: Services,
     #[serde(default)]
     pub(super) masquerade: masquerade::Written,
+    #[serde(default)]
+    pub(super) encapsulation: EncapsulationMode,
+    #[serde(default)]
+    pub(super) vxlan: encapsulation::Vxlan,
     #[serde(default)]
     pub(super) denied: Answer,
     #[serde(default = "refuse")]

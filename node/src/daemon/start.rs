@@ -32,6 +32,7 @@ use crate::policy;
 use crate::ports::thread as ports;
 use crate::ports::{PortFile, Registry};
 use crate::preflight;
+use crate::remote_nodes::RemoteNodes;
 use crate::signals::{self, Request};
 use crate::state::LiveState;
 use crate::view::PortView;
@@ -92,8 +93,13 @@ impl Daemon {
             (capture, tap) = (Some(writer), Some(end));
         }
         let mut next_hops = NextHops::default();
-        next_hops.check(&composer.peers(), &config);
+        let known = composer.remote_nodes();
+        next_hops.check(known.as_deref().unwrap_or_default(), &config);
         host_port.iter_mut().for_each(|port| port.lead(composer.destinations()));
+        let mut remote_nodes = RemoteNodes::new(&config);
+        if let Some((remote, nodes)) = remote_nodes.as_mut().zip(known) {
+            remote.lead(nodes, composer.destinations().sources);
+        }
         let flows = kernel.flows().filter(|_| config.flow_cache);
         let store = kept::open(&config, kernel.tc.as_ref().map(|tc| tc.away()).unwrap_or_default())?;
         let workers = vswitch_config(&config, tap, flows, affinity);
@@ -153,6 +159,7 @@ impl Daemon {
             config_watch,
             next_hops,
             host_port,
+            remote_nodes,
             composer,
             vswitch,
             interfaces,

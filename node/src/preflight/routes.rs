@@ -130,6 +130,8 @@ mod tests {
             protocol: 0,
             interfaces: interfaces.to_vec(),
             source: None,
+            gateway: None,
+            encapsulation: None,
         };
         judge(&config, &networks, &routes.iter().map(route).collect::<Vec<_>>(), &links)
     }

@@ -4,6 +4,7 @@ use bulkhead_control::source::{Options, ServiceKinds, Strictness};
 
 use super::*;
 use crate::config::{MasqueradeConfig, WhenRefused};
+use crate::next_hops::peers;
 use crate::scratch::Scratch;
 use crate::stream::Selector;
 
@@ -102,7 +103,7 @@ fn a_state_that_changes_nothing_for_the_node_is_not_published() {
     files.write(&(here + &there.replace("10.2.0.0", "10.3.0.0")));
     assert!(reread(&mut state));
     let after = state.policy();
-    assert!(after.peers != before.peers && Arc::ptr_eq(&after.tables, &before.tables));
+    assert!(after.remote_nodes != before.remote_nodes && Arc::ptr_eq(&after.tables, &before.tables));
 }
 
 #[test]
@@ -275,8 +276,9 @@ fn the_other_nodes_pods_are_behind_their_nodes() {
     let files = Files::new("peers");
     files.write(&(node("node-1", 1) + &node("node-2", 2) + &node("node-3", 3)));
     let state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
-    let peers: Vec<String> =
-        state.policy().peers.iter().map(|peer| format!("{} {} {}", peer.node, peer.prefix, peer.address)).collect();
+    let peers: Vec<String> = peers(&state.policy().remote_nodes)
+        .map(|peer| format!("{} {} {}", peer.node, peer.prefix, peer.address))
+        .collect();
     assert_eq!(peers, ["node-2 10.2.0.0/16 192.0.2.2", "node-3 10.3.0.0/16 192.0.2.3"]);
 }
 

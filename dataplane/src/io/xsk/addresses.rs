@@ -1,18 +1,11 @@
-//! Lists and watches the addresses of a network namespace's interfaces with rtnetlink.
+//! Lists the addresses of a network namespace's interfaces with rtnetlink.
 //! Source: `include/uapi/linux/{rtnetlink,if_addr}.h`, rtnetlink(7).
-//!
-//! The watch ignores the messages' contents, as messages can be lost. Its user lists all addresses again; a node has dozens.
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::link_watch;
 use super::netlink::{ask, attributes, number};
-use super::wait::{PollSet, poll};
 
-/// `RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR`.
-const ADDRESSES: u32 = 0x10 | 0x100;
 /// Bytes of `struct ifaddrmsg`.
 const ADDRESS: usize = 8;
 /// `IFA_ADDRESS`, `IFA_LOCAL`: on a point-to-point link, the first is the peer's address.
@@ -66,37 +59,6 @@ fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Reports changes of addresses in one network namespace.
-#[derive(Debug)]
-pub struct AddressWatch {
-    socket: OwnedFd,
-}
-
-impl AddressWatch {
-    /// Starts watching the calling thread's network namespace. Any thread can use the watch.
-    ///
-    /// # Errors
-    /// If the process has too many open descriptors, or the kernel refuses.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self { socket: link_watch::listen(ADDRESSES)? })
-    }
-
-    /// Waits until an address may have been added or removed.
-    ///
-    /// # Errors
-    /// If the socket fails permanently.
-    pub fn wait(&self) -> io::Result<()> {
-        let mut told = 0;
-        while told == 0 {
-            let mut set = PollSet::new();
-            set.add(self.socket.as_raw_fd());
-            poll(&mut set, u32::MAX)?;
-            told = link_watch::drain(&self.socket)?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +95,5 @@ mod tests {
     fn the_loopback_interface_has_one_of_them_where_it_is_up() {
         let all = addresses().unwrap();
         assert!(all.iter().all(|found| found.interface > 0), "{all:?}");
-        AddressWatch::new().unwrap();
     }
 }

@@ -314,7 +314,7 @@ fn sum(values: &[u8], size: usize, offset: usize) -> u64 {
 }
 
 /// Reads the number of possible cores from `/sys/devices/system/cpu/possible`, such as `0-63`.
-fn possible_cores() -> io::Result<usize> {
+pub(super) fn possible_cores() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<usize>().ok());
     last.map(|last| last + 1).ok_or_else(|| io::ErrorKind::InvalidData.into())

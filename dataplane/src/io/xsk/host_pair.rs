@@ -15,22 +15,14 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use super::error::XskError;
-use super::kernel_routes::{KernelRoute, kernel_routes};
 use super::link_status::{LinkStatus, links};
-use super::netlink_write::{attribute, change, delete_link, make_veth, set_mtu, start};
-
-/// `rtm_protocol` of the vswitch's routes. Unused in `include/uapi/linux/rtnetlink.h` and iproute2's `rt_protos`.
-const PROTOCOL: u8 = 98;
-/// `RT_TABLE_MAIN`.
-const MAIN: u8 = 254;
-/// The gateways of the routes, which are also the pods' default gateways.
-const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+use super::netlink_write::{delete_link, make_veth, set_mtu, start};
+use super::own_routes::{Hop, MAIN, OwnRoute, RouteRefused, own_routes, placeholder, replace_routes};
 
 /// A route of the node's kernel to pods, over the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,34 +76,27 @@ impl HostPair {
 
     /// Replaces the vswitch's routes over the pair by these. Returns a message per failure, for the log.
     pub fn lead(&self, routes: impl IntoIterator<Item = HostRoute>) -> Vec<String> {
-        let known = match self.routes() {
+        let known = match self.own_routes() {
             Ok(known) => known,
             Err(error) => return vec![format!("cannot read the kernel's routes: {error}")],
         };
-        let trunc = |route: HostRoute| HostRoute { destination: route.destination.trunc(), ..route };
-        let wanted: BTreeSet<HostRoute> = routes.into_iter().map(trunc).collect();
-        let mut failed = Vec::new();
-        // Deletes first, as an old route with another source blocks its successor.
-        for route in known.difference(&wanted) {
-            if let Err(error) = self.change(libc::RTM_DELROUTE, 0, route) {
-                failed.push(format!("cannot delete the route to {} over {}: {error}", route.destination, self.name));
-            }
+        let wanted = routes.into_iter().map(|route| self.route(route)).collect();
+        replace_routes(&known, &wanted).iter().map(|refused| self.explain(refused)).collect()
+    }
+
+    fn explain(&self, RouteRefused { route, is_new, source }: &RouteRefused) -> String {
+        let (destination, name) = (route.destination, &self.name);
+        if !is_new {
+            return format!("cannot delete the route to {destination} over {name}: {source}");
         }
-        for route in wanted.difference(&known) {
-            if let Err(error) = self.change(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_EXCL, route) {
-                let why = match (error.raw_os_error(), route.source) {
-                    (Some(libc::EEXIST), _) => "the kernel has another route to it; delete that route".to_owned(),
-                    (Some(libc::EINVAL), Some(source)) => {
-                        format!(
-                            "the kernel refuses the source address {source}; it must be an address of the node ({error})"
-                        )
-                    }
-                    _ => error.to_string(),
-                };
-                failed.push(format!("cannot add the route to {} over {}: {why}", route.destination, self.name));
+        let why = match (source.raw_os_error(), route.hop.and_then(|hop| hop.source)) {
+            (Some(libc::EEXIST), _) => "the kernel has another route to it; delete that route".to_owned(),
+            (Some(libc::EINVAL), Some(address)) => {
+                format!("the kernel refuses the source address {address}; it must be an address of the node ({source})")
             }
-        }
-        failed
+            _ => source.to_string(),
+        };
+        format!("cannot add the route to {destination} over {name}: {why}")
     }
 
     /// Returns the routes over the pair that this process or a previous one added.
@@ -119,13 +104,26 @@ impl HostPair {
     /// # Errors
     /// If the netlink request fails.
     pub fn routes(&self) -> io::Result<BTreeSet<HostRoute>> {
-        let is_ours = |route: &KernelRoute| route.protocol == PROTOCOL && route.interfaces == [self.second];
-        let route = |route: KernelRoute| HostRoute { destination: route.destination, source: route.source };
-        Ok(kernel_routes()?.into_iter().filter(is_ours).map(route).collect())
+        let host_route = |route: OwnRoute| HostRoute {
+            destination: route.destination,
+            source: route.hop.and_then(|hop| hop.source),
+        };
+        Ok(self.own_routes()?.into_iter().map(host_route).collect())
     }
 
-    fn change(&self, kind: u16, flags: i32, of: &HostRoute) -> io::Result<()> {
-        change(kind, flags, &route(of, self.second))
+    /// Returns the vswitch's routes whose gateway is the placeholder of this pair. Those to other nodes have the nodes' addresses.
+    fn own_routes(&self) -> io::Result<BTreeSet<OwnRoute>> {
+        let is_over_pair = |route: &OwnRoute| {
+            let gateway = placeholder(&route.destination);
+            route.hop.is_some_and(|hop| hop.interface == self.second && hop.gateway == gateway)
+        };
+        Ok(own_routes()?.into_iter().filter(is_over_pair).collect())
+    }
+
+    fn route(&self, HostRoute { destination, source }: HostRoute) -> OwnRoute {
+        let (destination, interface) = (destination.trunc(), self.second);
+        let gateway = placeholder(&destination);
+        OwnRoute { destination, table: MAIN, hop: Some(Hop { gateway, interface, source, encapsulation: None }) }
     }
 
     /// Removes the pair with its routes. Returns whether it existed.
@@ -151,54 +149,5 @@ fn find(names: [&str; 2]) -> Result<Option<[LinkStatus; 2]>, XskError> {
             let other = io::Error::other("another interface has this name; rename or delete it");
             Err(XskError::system(name, "use it for the host port", other))
         }
-    }
-}
-
-/// `struct rtmsg` with its attributes.
-fn route(of: &HostRoute, interface: u32) -> Vec<u8> {
-    /// `RTNH_F_ONLINK`: the gateway is on the link although no address covers it.
-    const ONLINK: u32 = 4;
-    let network = of.destination.trunc();
-    let (family, gateway) = match network {
-        IpNet::V4(_) => (libc::AF_INET, IpAddr::V4(GATEWAY_V4)),
-        IpNet::V6(_) => (libc::AF_INET6, IpAddr::V6(GATEWAY_V6)),
-    };
-    let family = u8::try_from(family).expect("address families are small");
-    // Family, lengths of destination and source, type of service, table, protocol, scope (everywhere), type.
-    let mut body = vec![family, network.prefix_len(), 0, 0, MAIN, PROTOCOL, 0, libc::RTN_UNICAST];
-    body.extend(ONLINK.to_ne_bytes());
-    attribute(&mut body, libc::RTA_DST, &octets(network.network()));
-    attribute(&mut body, libc::RTA_GATEWAY, &octets(gateway));
-    attribute(&mut body, libc::RTA_OIF, &interface.to_ne_bytes());
-    if let Some(source) = of.source {
-        attribute(&mut body, libc::RTA_PREFSRC, &octets(source));
-    }
-    body
-}
-
-fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::netlink::attributes;
-    use super::*;
-
-    #[test]
-    fn a_route_is_written_with_its_gateway_and_interface() {
-        let body = route(&HostRoute::to("10.1.2.3/24".parse().unwrap()), 7);
-        assert_eq!(body[..8], [2, 24, 0, 0, 254, 98, 0, 1]);
-        let written: Vec<_> = attributes(&body[12..]).collect();
-        let interface = 7u32.to_ne_bytes();
-        assert_eq!(written, [(1, &[10, 1, 2, 0][..]), (5, &[169, 254, 1, 1]), (4, &interface)]);
-        let source = Some("fd00:1::1".parse().unwrap());
-        let body = route(&HostRoute { source, ..HostRoute::to("fd00::/64".parse().unwrap()) }, 7);
-        assert_eq!((body[0], body[1]), (10, 64));
-        let last = attributes(&body[12..]).last().unwrap();
-        assert_eq!(last, (7, &[0xfd, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1][..]));
     }
 }

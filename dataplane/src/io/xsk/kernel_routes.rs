@@ -1,16 +1,40 @@
-//! Lists the kernel's routes. Source: `include/uapi/linux/rtnetlink.h`.
+//! Lists the kernel's routes, and asks how the kernel reaches an address. Source: `include/uapi/linux/{rtnetlink,lwtunnel}.h`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::netlink::{ask, attributes, next_hops, number};
+use super::netlink::{ask, attributes, next_hops, number, short};
+use super::netlink_write::attribute;
 
 /// Bytes of `struct rtmsg`.
 const ROUTE: usize = 12;
+/// `RTA_TABLE`: the full table number, as the header has only 8 bits.
+pub(super) const RTA_TABLE: u16 = 15;
+/// `RTA_ENCAP_TYPE` and `RTA_ENCAP`: the tunnel header that packets of a route get.
+pub(super) const RTA_ENCAP_TYPE: u16 = 21;
+pub(super) const RTA_ENCAP: u16 = 22;
+/// `LWTUNNEL_ENCAP_IP` and `LWTUNNEL_ENCAP_IP6`: a tunnel whose outer header is IPv4 or IPv6.
+pub(super) const ENCAP_V4: u16 = 2;
+pub(super) const ENCAP_V6: u16 = 4;
+/// `LWTUNNEL_IP_ID`, `LWTUNNEL_IP_DST` and `LWTUNNEL_IP_SRC`, which IPv6 shares.
+pub(super) const TUNNEL_ID: u16 = 1;
+pub(super) const TUNNEL_REMOTE: u16 = 2;
+pub(super) const TUNNEL_LOCAL: u16 = 3;
 
-/// A unicast route of any routing table except `local`.
+/// The tunnel header that the kernel puts before packets of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Encapsulation {
+    /// The outer header's source. `None` if the kernel chooses it.
+    pub local: Option<IpAddr>,
+    /// The outer header's destination: the tunnel's other end.
+    pub remote: IpAddr,
+    /// VXLAN network identifier, 24 bits.
+    pub vni: u32,
+}
+
+/// A route of any routing table except `local`: unicast, or one that refuses packets (`prohibit`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelRoute {
     /// The destination prefix.
@@ -19,13 +43,91 @@ pub struct KernelRoute {
     pub table: u32,
     /// `rtm_protocol`: the number of the program that added the route.
     pub protocol: u8,
-    /// Interface indexes of the route's next hops.
+    /// Interface indexes of the route's next hops. Empty if the route refuses packets.
     pub interfaces: Vec<u32>,
     /// The source address of the node's own packets on this route. `None` if the kernel chooses it.
     pub source: Option<IpAddr>,
+    /// The next router. `None` if the destination is on the interface's link, and for a route with several next hops.
+    pub gateway: Option<IpAddr>,
+    /// The tunnel header that packets get. `None` without a tunnel of IP.
+    pub encapsulation: Option<Encapsulation>,
 }
 
-/// Returns the unicast routes of the calling thread's network namespace.
+/// How the node's kernel reaches an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The address is the node's own.
+    Local,
+    /// The address is on an interface's link.
+    Link {
+        /// The interface's index.
+        interface: u32,
+        /// The source address that the kernel chooses. `None` if it does not say.
+        source: Option<IpAddr>,
+    },
+    /// A router leads to the address.
+    Router {
+        /// The index of the interface on whose link the router is.
+        interface: u32,
+        /// The source address that the kernel chooses. `None` if it does not say.
+        source: Option<IpAddr>,
+    },
+    /// No route leads to the address, or one that refuses its packets.
+    Nowhere,
+}
+
+/// Asks the kernel for its route to an address, in the calling thread's network namespace.
+///
+/// # Errors
+/// If the netlink request fails.
+pub fn reach(address: IpAddr) -> io::Result<Reach> {
+    let (family, length, octets) = match address {
+        IpAddr::V4(address) => (libc::AF_INET, 32, address.octets().to_vec()),
+        IpAddr::V6(address) => (libc::AF_INET6, 128, address.octets().to_vec()),
+    };
+    let mut body = vec![0; ROUTE];
+    (body[0], body[1]) = (u8::try_from(family).map_err(io::Error::other)?, length);
+    attribute(&mut body, libc::RTA_DST, &octets);
+    let mut found = Reach::Nowhere;
+    match ask(libc::RTM_GETROUTE, false, &body, |message| found = Reach::of(message)) {
+        // What the kernel says about routes of the types unreachable, prohibit, blackhole and throw.
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL | libc::EAGAIN)
+            ) =>
+        {
+            Ok(Reach::Nowhere)
+        }
+        asked => asked.map(|()| found),
+    }
+}
+
+impl Reach {
+    /// Parses the kernel's answer.
+    fn of(message: &[u8]) -> Self {
+        /// `RTA_VIA`: a router of another address family.
+        const VIA: u16 = 18;
+        let (Some(&kind), Some(rest)) = (message.get(7), message.get(ROUTE..)) else { return Self::Nowhere };
+        let (mut interface, mut is_routed, mut source) = (None, false, None);
+        for (kind, value) in attributes(rest) {
+            match kind {
+                libc::RTA_OIF => interface = number(value, 0),
+                libc::RTA_GATEWAY | VIA => is_routed = true,
+                libc::RTA_PREFSRC => source = ip(value),
+                _ => {}
+            }
+        }
+        match (kind, interface) {
+            (libc::RTN_LOCAL, _) => Self::Local,
+            (libc::RTN_UNICAST, Some(interface)) if is_routed => Self::Router { interface, source },
+            (libc::RTN_UNICAST, Some(interface)) => Self::Link { interface, source },
+            _ => Self::Nowhere,
+        }
+    }
+}
+
+/// Returns the routes of the calling thread's network namespace.
 ///
 /// # Errors
 /// If the netlink request fails.
@@ -41,15 +143,13 @@ pub fn kernel_routes() -> io::Result<Vec<KernelRoute>> {
 
 impl KernelRoute {
     /// Parses an rtnetlink message. `None` for other route types, cached routes and table `local`.
-    fn of(message: &[u8]) -> Option<Self> {
+    pub(super) fn of(message: &[u8]) -> Option<Self> {
         /// `RTM_F_CLONED`: a cached lookup result, not a configured route.
         const CLONED: u32 = 0x200;
-        /// `RTA_TABLE`: the full table number, as the header has only 8 bits.
-        const RTA_TABLE: u16 = 15;
         let &[family, length, _, _, table, protocol, _, kind] = message.first_chunk()?;
         let is_v4 = i32::from(family) == libc::AF_INET;
         if (!is_v4 && i32::from(family) != libc::AF_INET6)
-            || kind != libc::RTN_UNICAST
+            || ![libc::RTN_UNICAST, libc::RTN_PROHIBIT].contains(&kind)
             || table == libc::RT_TABLE_LOCAL
             || number(message, 8)? & CLONED != 0
         {
@@ -57,17 +157,41 @@ impl KernelRoute {
         }
         let rest = message.get(ROUTE..)?;
         let (mut table, mut address, mut source) = (u32::from(table), None, None);
+        let (mut gateway, mut encap_type, mut encap) = (None, 0, None);
         for (kind, value) in attributes(rest) {
             match kind {
                 libc::RTA_DST => address = ip(value),
                 libc::RTA_PREFSRC => source = ip(value),
+                libc::RTA_GATEWAY => gateway = ip(value),
                 RTA_TABLE => table = number(value, 0)?,
+                RTA_ENCAP_TYPE => encap_type = short(value, 0)?,
+                RTA_ENCAP => encap = Some(value),
                 _ => {}
             }
         }
         let unspecified: IpAddr = if is_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let destination = IpNet::new(address.unwrap_or(unspecified), length).ok()?;
-        Some(Self { destination, table, protocol, interfaces: next_hops(rest), source })
+        let encapsulation = encap.filter(|_| [ENCAP_V4, ENCAP_V6].contains(&encap_type)).and_then(Encapsulation::of);
+        let interfaces = if kind == libc::RTN_UNICAST { next_hops(rest) } else { Vec::new() };
+        Some(Self { destination, table, protocol, interfaces, source, gateway, encapsulation })
+    }
+}
+
+impl Encapsulation {
+    /// Parses the attributes within `RTA_ENCAP`. `None` if they name no destination.
+    fn of(attribute: &[u8]) -> Option<Self> {
+        let (mut local, mut remote, mut vni) = (None, None, 0);
+        for (kind, value) in attributes(attribute) {
+            match kind {
+                // All zeros if the kernel chooses.
+                TUNNEL_LOCAL => local = ip(value).filter(|address| !address.is_unspecified()),
+                TUNNEL_REMOTE => remote = ip(value),
+                // 64 bits in network order.
+                TUNNEL_ID => vni = u32::from_be_bytes(*value.get(4..)?.first_chunk()?),
+                _ => {}
+            }
+        }
+        Some(Self { local, remote: remote?, vni })
     }
 }
 
@@ -103,7 +227,15 @@ mod tests {
             KernelRoute::of(&route(libc::AF_INET, length, table, kind, attributes))
         };
         let destination = "10.1.0.2/32".parse().unwrap();
-        let expected = KernelRoute { destination, table: 254, protocol: 3, interfaces: vec![7], source: None };
+        let expected = KernelRoute {
+            destination,
+            table: 254,
+            protocol: 3,
+            interfaces: vec![7],
+            source: None,
+            gateway: None,
+            encapsulation: None,
+        };
         assert_eq!(told(32, 254, libc::RTN_UNICAST, &[to.clone(), over.clone()]), Some(expected.clone()));
         let source = attribute(libc::RTA_PREFSRC, &[192, 0, 2, 1]);
         let with_source = KernelRoute { source: Some("192.0.2.1".parse().unwrap()), ..expected };
@@ -119,7 +251,41 @@ mod tests {
     }
 
     #[test]
+    fn a_route_is_told_with_its_router_and_tunnel() {
+        let id = attribute(TUNNEL_ID, &[0, 0, 0, 0, 0, 0, 1, 2]);
+        let encap = attribute(RTA_ENCAP, &[id, attribute(TUNNEL_REMOTE, &[192, 0, 2, 2])].concat());
+        let told = |kind: u16| {
+            let via = attribute(libc::RTA_GATEWAY, &[169, 254, 1, 1]);
+            let parts = [via, attribute(RTA_ENCAP_TYPE, &kind.to_ne_bytes()), encap.clone()];
+            KernelRoute::of(&route(libc::AF_INET, 24, 254, libc::RTN_UNICAST, &parts)).unwrap()
+        };
+        let expected = Encapsulation { local: None, remote: "192.0.2.2".parse().unwrap(), vni: 258 };
+        let gateway = Some("169.254.1.1".parse().unwrap());
+        assert_eq!((told(ENCAP_V4).gateway, told(ENCAP_V4).encapsulation), (gateway, Some(expected)));
+        assert_eq!(told(1).encapsulation, None, "MPLS");
+    }
+
+    #[test]
+    fn the_kernels_answer_tells_neighbours_from_what_is_behind_a_router() {
+        let over = attribute(libc::RTA_OIF, &7u32.to_ne_bytes());
+        let from = attribute(libc::RTA_PREFSRC, &[192, 0, 2, 1]);
+        let told = |kind, parts: &[Vec<u8>]| Reach::of(&route(libc::AF_INET, 32, 254, kind, parts));
+        let source = Some("192.0.2.1".parse().unwrap());
+        assert_eq!(told(libc::RTN_UNICAST, &[over.clone(), from.clone()]), Reach::Link { interface: 7, source });
+        let router = attribute(libc::RTA_GATEWAY, &[192, 0, 2, 254]);
+        assert_eq!(told(libc::RTN_UNICAST, &[over.clone(), from, router]), Reach::Router { interface: 7, source });
+        let other_family = attribute(18, &[10, 0, 1]);
+        assert_eq!(
+            told(libc::RTN_UNICAST, &[over.clone(), other_family]),
+            Reach::Router { interface: 7, source: None }
+        );
+        assert_eq!(told(libc::RTN_LOCAL, &[over]), Reach::Local);
+        assert_eq!((told(libc::RTN_BLACKHOLE, &[]), Reach::of(&[])), (Reach::Nowhere, Reach::Nowhere));
+    }
+
+    #[test]
     fn this_machines_routes_can_be_read() {
         kernel_routes().unwrap();
+        assert_eq!(reach("127.0.0.1".parse().unwrap()).unwrap(), Reach::Local);
     }
 }

@@ -76,6 +76,7 @@
 mod addresses;
 mod big_tcp;
 mod bpf;
+mod change_watch;
 pub mod cores;
 mod error;
 mod features;
@@ -110,18 +111,21 @@ mod namespace;
 mod netfilter;
 mod netlink;
 mod netlink_write;
+mod own_routes;
 mod port;
 mod program;
 mod queue_config;
 mod ring;
 mod socket;
 mod tc;
+mod tunnel;
 mod umem;
 mod wait;
 mod xdp_mode;
 
-pub use addresses::{AddressWatch, InterfaceAddress, addresses};
+pub use addresses::{InterfaceAddress, addresses};
 pub use big_tcp::TcpLimits;
+pub use change_watch::{ChangeWatch, Watched};
 pub use error::XskError;
 pub use features::takes_xdp_frames;
 pub use flow_cache::KernelFlowCache;
@@ -130,7 +134,7 @@ pub use generator::Generator;
 pub use hooks::{TcHook, TcProgram, tc_programs};
 pub use host_pair::{HostPair, HostRoute};
 pub use interface::Interface;
-pub use kernel_routes::{KernelRoute, kernel_routes};
+pub use kernel_routes::{Encapsulation, KernelRoute, Reach, kernel_routes, reach};
 pub use link::{
     LinkFeatures, LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload,
 };
@@ -142,12 +146,14 @@ pub use namespace::{in_namespace, network_namespace};
 pub use netfilter::has_nft_rules;
 pub use netlink::{default_route_interfaces, xdp_programs};
 pub use netlink_write::set_link_up;
+pub use own_routes::{Hop, OwnRoute, RouteRefused, own_routes, replace_routes};
 pub use port::XskPort;
 pub use queue_config::QueueConfig;
 pub use tc::{
     Absence, Away, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, claim_trunk, has_another_layout,
     is_trunk_claimed, remove_tc_datapath, trunk_claimant,
 };
+pub use tunnel::{PORT_TABLE, TUNNEL_TABLE, Tunnel, TunnelConfig, TunnelPeer, remove_tunnel};
 pub use umem::{Frame, Umem, UmemError};
 pub use wait::{PollSet, Waker, poll};
 pub use xdp_mode::XdpMode;

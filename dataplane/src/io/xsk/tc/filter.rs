@@ -33,7 +33,7 @@ const INFO: u32 = 1 << 16 | (libc::ETH_P_ALL as u32).to_be() >> 16;
 
 /// An attached filter. Dropping this keeps the filter.
 #[derive(Debug)]
-pub(super) struct Filter {
+pub(in crate::io::xsk) struct Filter {
     hook: Hook,
     interface: u32,
     program: u32,
@@ -47,7 +47,12 @@ impl Filter {
     ///
     /// # Errors
     /// If the kernel refuses. `AlreadyExists` if the interface has an `ingress` queueing discipline, which has no egress.
-    pub(super) fn attach(hook: Hook, program: BorrowedFd<'_>, name: &str, interface: u32) -> io::Result<Self> {
+    pub(in crate::io::xsk) fn attach(
+        hook: Hook,
+        program: BorrowedFd<'_>,
+        name: &str,
+        interface: u32,
+    ) -> io::Result<Self> {
         let owns_qdisc = make_qdisc(interface)?;
         let filter = Self { hook, interface, program: bpf::program_id(program)?, owns_qdisc };
         let mut options = Vec::new();

@@ -47,6 +47,7 @@ use std::time::Duration;
 
 pub use attachment::TcAttachment;
 pub use config::{Away, SlowPathLimit, TcConfig};
+pub(super) use filter::Filter;
 pub use heartbeat::Absence;
 pub use pins::has_another_layout;
 pub use trunk::{claim as claim_trunk, claimant as trunk_claimant, is_claimed as is_trunk_claimed};

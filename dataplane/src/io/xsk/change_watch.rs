@@ -1,0 +1,74 @@
+//! Reports that something has changed in a network namespace, without what: rtnetlink's messages can be lost, so the user reads
+//! everything again. Source: rtnetlink(7).
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use super::link_watch;
+use super::wait::{PollSet, poll};
+
+/// What a [`ChangeWatch`] watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// The addresses of all interfaces.
+    Addresses,
+    /// Routes, and what changes them without a message about the route: interfaces and their addresses.
+    Routes,
+}
+
+impl Watched {
+    /// Returns the multicast groups.
+    const fn groups(self) -> u32 {
+        /// `RTMGRP_LINK`; `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`; `RTMGRP_IPV4_ROUTE` and `RTMGRP_IPV6_ROUTE`.
+        const LINKS: u32 = 1;
+        const ADDRESSES: u32 = 0x10 | 0x100;
+        const ROUTES: u32 = 0x40 | 0x400;
+        match self {
+            Self::Addresses => ADDRESSES,
+            Self::Routes => LINKS | ADDRESSES | ROUTES,
+        }
+    }
+}
+
+/// Reports changes in one network namespace.
+#[derive(Debug)]
+pub struct ChangeWatch {
+    socket: OwnedFd,
+}
+
+impl ChangeWatch {
+    /// Starts watching the calling thread's network namespace. Any thread can use the watch.
+    ///
+    /// # Errors
+    /// If the process has too many open descriptors, or the kernel refuses.
+    pub fn new(watched: Watched) -> io::Result<Self> {
+        Ok(Self { socket: link_watch::listen(watched.groups())? })
+    }
+
+    /// Waits until something may have changed.
+    ///
+    /// # Errors
+    /// If the socket fails permanently.
+    pub fn wait(&self) -> io::Result<()> {
+        let mut told = 0;
+        while told == 0 {
+            let mut set = PollSet::new();
+            set.add(self.socket.as_raw_fd());
+            poll(&mut set, u32::MAX)?;
+            told = link_watch::drain(&self.socket)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_change_can_be_watched() {
+        for watched in [Watched::Addresses, Watched::Routes] {
+            ChangeWatch::new(watched).unwrap();
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The program at tc ingress of the tunnel's device. It drops packets whose sender may not send them.
+//!
+//! ```text
+//!   outer source, VNI = the tunnel header's           | none, or another VNI: drop
+//!   inner source = the IPv4 or IPv6 header's          | another protocol: drop
+//!   (outer source, inner source) in the map           | no: drop
+//!   mark the packet as this host's, pass it to the kernel
+//! ```
+//!
+//! The map is a trie: its key is the outer source followed by the prefix of the inner source, so one lookup answers both questions.
+//! IPv4 addresses are in their mapped form (RFC 4291 §2.5.5.2). Drops are counted.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use ipnet::IpNet;
+
+use super::{TunnelPeer, pairs};
+use crate::io::xsk::bpf::{self, Hook};
+use crate::io::xsk::flow_table::possible_cores;
+use crate::io::xsk::instruction::Operation::Add;
+use crate::io::xsk::instruction::Test::{Differs, Equal};
+use crate::io::xsk::instruction::Width::Word;
+use crate::io::xsk::instruction::{Assembler, Instruction};
+use crate::io::xsk::map::{MAP_PERCPU_ARRAY, Map, MapKind};
+use crate::io::xsk::small_size;
+use crate::io::xsk::tc::Filter;
+
+/// The name of program and filter.
+const NAME: &str = "bulkhead_tunnel";
+
+/// Maximum number of pairs of an outer source and an inner prefix. Five thousand nodes with two addresses and two pod networks have forty
+/// thousand; the map's memory grows with its entries.
+const PAIRS: u32 = 1 << 16;
+
+/// Bytes of a key: the prefix length in bits as a number, outer source, inner source.
+const KEY: usize = 36;
+
+/// The loaded program with its maps.
+#[derive(Debug)]
+pub(super) struct Guard {
+    program: OwnedFd,
+    allowed: Map,
+    known: BTreeSet<(IpAddr, IpNet)>,
+    drops: Map,
+}
+
+impl Guard {
+    /// Loads the program, which accepts packets of this VNI. It allows nothing at first.
+    pub(super) fn load(vni: u32) -> io::Result<Self> {
+        /// `BPF_MAP_TYPE_LPM_TRIE`, which requires `BPF_F_NO_PREALLOC`.
+        const MAP_TRIE: u32 = 11;
+        const NO_PREALLOC: u32 = 1;
+        let allowed = Map::of(&MapKind {
+            kind: MAP_TRIE,
+            name: "bulkhead_peers",
+            key_size: small_size::<[u8; KEY]>(),
+            value_size: 4,
+            entries: PAIRS,
+            flags: NO_PREALLOC,
+        })?;
+        let drops = Map::new(MAP_PERCPU_ARRAY, "bulkhead_drops", 8, 1)?;
+        let program = bpf::load_program(Hook::TcIngress, NAME, &instructions(&allowed, &drops, vni), 0)?;
+        Ok(Self { program, allowed, known: BTreeSet::new(), drops })
+    }
+
+    /// Attaches the program to the device, and replaces a previous process's.
+    pub(super) fn attach(&self, interface: u32) -> io::Result<()> {
+        // The filter belongs to the interface, so it stays when the process ends.
+        Filter::attach(Hook::TcIngress, self.program.as_fd(), NAME, interface).map(drop)
+    }
+
+    /// Replaces the nodes from which packets are accepted.
+    pub(super) fn allow(&mut self, peers: &[TunnelPeer]) -> io::Result<()> {
+        let wanted = pairs(peers);
+        // Additions first, so that a node which changes its addresses is never without any.
+        for pair in wanted.difference(&self.known) {
+            self.allowed.insert(&key(pair), &[0; 4])?;
+        }
+        for pair in self.known.difference(&wanted) {
+            self.allowed.remove(&key(pair))?;
+        }
+        self.known = wanted;
+        Ok(())
+    }
+
+    /// Returns the number of dropped packets.
+    pub(super) fn dropped(&self) -> io::Result<u64> {
+        let values = self.drops.of_each_core(&0_u32.to_ne_bytes(), possible_cores()?)?;
+        let counts = values.chunks_exact(8).filter_map(|bytes| bytes.first_chunk());
+        Ok(counts.map(|bytes| u64::from_ne_bytes(*bytes)).sum())
+    }
+}
+
+/// Builds the key of a pair.
+fn key(&(outer, inner): &(IpAddr, IpNet)) -> [u8; KEY] {
+    let (before, bits) = match inner {
+        IpNet::V4(_) => (96, 32),
+        IpNet::V6(_) => (0, 128),
+    };
+    let length = 128 + before + u32::from(inner.prefix_len().min(bits));
+    let mut key = [0; KEY];
+    key[..4].copy_from_slice(&length.to_ne_bytes());
+    key[4..20].copy_from_slice(&mapped(outer));
+    key[20..].copy_from_slice(&mapped(inner.network()));
+    key
+}
+
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Jump labels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    V4Outer,
+    Known,
+    V4Inner,
+    LookUp,
+    Drop,
+    End,
+}
+
+/// Numbers of the kernel's helper functions, and `struct __sk_buff`.
+const MAP_LOOKUP: i32 = 1;
+const GET_TUNNEL_KEY: i32 = 20;
+const LOAD_BYTES: i32 = 26;
+const CHANGE_TYPE: i32 = 32;
+const PROTOCOL: i16 = 16;
+/// `TC_ACT_OK` and `TC_ACT_SHOT`.
+const OK: i32 = 0;
+const SHOT: i32 = 2;
+/// `struct bpf_tunnel_key` up to `local_ipv4`, all that kernels before 6.0 have: its size, and the offset of `remote_ipv4`.
+const TUNNEL_KEY_LEN: i32 = 28;
+const REMOTE: i16 = 4;
+
+/// Registers: the frame pointer and the context.
+const STACK: u8 = 10;
+const CONTEXT: u8 = 6;
+/// Stack offsets: the trie's key, the outer and inner source in it, the tunnel header.
+const AT_KEY: i16 = -40;
+const AT_OUTER: i16 = AT_KEY + 4;
+const AT_INNER: i16 = AT_KEY + 20;
+const AT_TUNNEL: i16 = -72;
+
+fn instructions(allowed: &Map, drops: &Map, vni: u32) -> Vec<Instruction> {
+    let mut program = Assembler::new();
+    program.push([Instruction::copy(CONTEXT, 1)]);
+    load_tunnel(&mut program, vni);
+    load_inner(&mut program);
+    program.place(Place::LookUp);
+    program.push([Instruction::set(1, 256)]);
+    program.store(Word, STACK, 1, AT_KEY);
+    look_up(&mut program, allowed, AT_KEY);
+    program.jump_if(0, Equal, 0, Place::Drop);
+    // `PACKET_HOST`.
+    program.push([Instruction::copy(1, CONTEXT), Instruction::set(2, 0), Instruction::call(CHANGE_TYPE)]);
+    program.push([Instruction::set(0, OK)]);
+    program.jump(Place::End);
+    program.place(Place::Drop);
+    program.push([Instruction::set(1, 0)]);
+    program.store(Word, STACK, 1, AT_KEY);
+    look_up(&mut program, drops, AT_KEY);
+    program.push([Instruction::copy(7, 0), Instruction::set(0, SHOT)]);
+    program.jump_if(7, Equal, 0, Place::End);
+    program.push([Instruction::set(1, 1)]);
+    program.add_to(7, 1, 0, 2);
+    program.place(Place::End);
+    program.push([Instruction::exit()]);
+    program.finish()
+}
+
+/// Stores the outer source in the key. Jumps to `Drop` without a tunnel header, and if it has another VNI.
+fn load_tunnel(program: &mut Assembler<Place>, vni: u32) {
+    /// `BPF_F_TUNINFO_IPV6`.
+    const V6: i32 = 1;
+    let ask = |program: &mut Assembler<Place>, flags| {
+        program.push([Instruction::copy(1, CONTEXT), Instruction::copy(2, STACK)]);
+        program.apply(Add, 2, i32::from(AT_TUNNEL));
+        program.push([Instruction::set(3, TUNNEL_KEY_LEN), Instruction::set(4, flags)]);
+        program.push([Instruction::call(GET_TUNNEL_KEY)]);
+    };
+    ask(program, 0);
+    program.jump_if(0, Equal, 0, Place::V4Outer);
+    ask(program, V6);
+    program.jump_if(0, Differs, 0, Place::Drop);
+    for at in [0, 4, 8, 12] {
+        program.load(Word, 1, STACK, AT_TUNNEL + REMOTE + at);
+        program.store(Word, STACK, 1, AT_OUTER + at);
+    }
+    program.jump(Place::Known);
+    program.place(Place::V4Outer);
+    store_mapped(program, AT_OUTER);
+    // In host order.
+    program.load(Word, 1, STACK, AT_TUNNEL + REMOTE);
+    program.swap_word(1);
+    program.store(Word, STACK, 1, AT_OUTER + 12);
+    program.place(Place::Known);
+    program.load(Word, 1, STACK, AT_TUNNEL);
+    program.jump_if(1, Differs, vni.cast_signed(), Place::Drop);
+}
+
+/// Stores the inner source in the key. Jumps to `Drop` if the packet has another protocol or no whole header.
+fn load_inner(program: &mut Assembler<Place>) {
+    /// EtherTypes in network order, as `__sk_buff` has them.
+    const V4: i32 = 0x0800_u16.to_be() as i32;
+    const V6: i32 = 0x86dd_u16.to_be() as i32;
+    /// Offsets of the source address in a frame.
+    const SOURCE_V4: i32 = 14 + 12;
+    const SOURCE_V6: i32 = 14 + 8;
+    let load = |program: &mut Assembler<Place>, from, to: i16, len| {
+        program.push([Instruction::copy(1, CONTEXT), Instruction::set(2, from), Instruction::copy(3, STACK)]);
+        program.apply(Add, 3, i32::from(to));
+        program.push([Instruction::set(4, len), Instruction::call(LOAD_BYTES)]);
+        program.jump_if(0, Differs, 0, Place::Drop);
+    };
+    program.load(Word, 1, CONTEXT, PROTOCOL);
+    program.jump_if(1, Equal, V4, Place::V4Inner);
+    program.jump_if(1, Differs, V6, Place::Drop);
+    load(program, SOURCE_V6, AT_INNER, 16);
+    program.jump(Place::LookUp);
+    program.place(Place::V4Inner);
+    store_mapped(program, AT_INNER);
+    load(program, SOURCE_V4, AT_INNER + 12, 4);
+}
+
+/// Stores what precedes an IPv4 address in its mapped form.
+fn store_mapped(program: &mut Assembler<Place>, to: i16) {
+    program.push([Instruction::set(1, 0)]);
+    program.store(Word, STACK, 1, to);
+    program.store(Word, STACK, 1, to + 4);
+    program.push([Instruction::set(1, i32::from_ne_bytes([0, 0, 0xff, 0xff]))]);
+    program.store(Word, STACK, 1, to + 8);
+}
+
+/// Looks the key on the stack up. Register 0 becomes the value's address, or 0.
+fn look_up(program: &mut Assembler<Place>, map: &Map, key: i16) {
+    program.push(Instruction::map(1, map));
+    program.push([Instruction::copy(2, STACK)]);
+    program.apply(Add, 2, i32::from(key));
+    program.push([Instruction::call(MAP_LOOKUP)]);
+}

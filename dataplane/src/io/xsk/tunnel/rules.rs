@@ -1,0 +1,85 @@
+//! The routing rules that let pods' packets look into tables of their own first.
+//! Source: `include/uapi/linux/fib_rules.h`.
+
+use std::io;
+
+use crate::io::xsk::netlink_write::{attribute, change};
+use crate::io::xsk::own_routes::PROTOCOL;
+
+/// A rule: packets that arrive over an interface look into a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule<'a> {
+    pub(super) interface: &'a str,
+    /// The table's number, which is also the rule's priority: after the node's own addresses (0), before the main table (32,766). Network
+    /// plugins and kube-proxy use others.
+    pub(super) table: u32,
+    /// The destination port of UDP. `None` for all packets.
+    pub(super) port: Option<u16>,
+}
+
+/// Adds the rule for both families. One that exists already stays.
+pub(super) fn add(rule: Rule<'_>) -> io::Result<()> {
+    on_each(libc::RTM_NEWRULE, libc::NLM_F_CREATE | libc::NLM_F_EXCL, libc::EEXIST, rule)
+}
+
+/// Removes the rule. A missing one is no error.
+pub(super) fn remove(rule: Rule<'_>) -> io::Result<()> {
+    on_each(libc::RTM_DELRULE, 0, libc::ENOENT, rule)
+}
+
+fn on_each(kind: u16, flags: i32, done: i32, rule: Rule<'_>) -> io::Result<()> {
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        match change(kind, flags, &message(family, rule)) {
+            // The kernel has no IPv6, so it has no such packets either.
+            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) && family == libc::AF_INET6 => {}
+            Err(error) if error.raw_os_error() != Some(done) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Builds a `struct fib_rule_hdr` with its attributes.
+fn message(family: i32, rule: Rule<'_>) -> Vec<u8> {
+    /// `FR_ACT_TO_TBL`; `FRA_IIFNAME`, `FRA_PRIORITY`, `FRA_TABLE`, `FRA_PROTOCOL`, `FRA_IP_PROTO`, `FRA_DPORT_RANGE`.
+    const TO_TABLE: u8 = 1;
+    const FROM_INTERFACE: u16 = 3;
+    const RULE_PRIORITY: u16 = 6;
+    const TABLE: u16 = 15;
+    const RULE_PROTOCOL: u16 = 21;
+    const IP_PROTOCOL: u16 = 22;
+    const PORTS: u16 = 24;
+    const UDP: u8 = 17;
+    let family = u8::try_from(family).expect("address families are small");
+    // Family, lengths of destination and source, type of service, table (in the attribute), two reserved bytes, action, flags.
+    let mut body = vec![family, 0, 0, 0, 0, 0, 0, TO_TABLE, 0, 0, 0, 0];
+    attribute(&mut body, FROM_INTERFACE, &[rule.interface.as_bytes(), b"\0"].concat());
+    attribute(&mut body, RULE_PRIORITY, &rule.table.to_ne_bytes());
+    attribute(&mut body, TABLE, &rule.table.to_ne_bytes());
+    attribute(&mut body, RULE_PROTOCOL, &[PROTOCOL]);
+    if let Some(port) = rule.port {
+        attribute(&mut body, IP_PROTOCOL, &[UDP]);
+        // First and last.
+        attribute(&mut body, PORTS, &[port.to_ne_bytes(), port.to_ne_bytes()].concat());
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::xsk::netlink::attributes;
+
+    #[test]
+    fn a_rule_names_its_interface_table_and_port() {
+        let rule = Rule { interface: "bh-node", table: 98, port: None };
+        let body = message(libc::AF_INET6, rule);
+        assert_eq!((body[0], body[7]), (10, 1));
+        let written: Vec<_> = attributes(&body[12..]).collect();
+        let number = 98_u32.to_ne_bytes();
+        assert_eq!(written, [(3, &b"bh-node\0"[..]), (6, &number), (15, &number), (21, &[98])]);
+        let body = message(libc::AF_INET, Rule { port: Some(4789), ..rule });
+        let ports = [4789_u16.to_ne_bytes(), 4789_u16.to_ne_bytes()].concat();
+        assert_eq!(attributes(&body[12..]).skip(4).collect::<Vec<_>>(), [(22, &[17][..]), (24, &ports)]);
+    }
+}

@@ -1,0 +1,338 @@
+//! Chooses the way to each other node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+
+use bulkhead_dataplane::io::{Encapsulation, Hop, OwnRoute, PORT_TABLE, Reach, TUNNEL_TABLE, links, reach};
+use ipnet::IpNet;
+
+use super::RemoteNode;
+use crate::config::EncapsulationMode;
+
+/// `RT_TABLE_MAIN`, the default table of `ip route`.
+const MAIN: u32 = 254;
+/// Bytes that VXLAN takes of a packet: an outer IPv4 or IPv6 header, UDP, VXLAN and Ethernet headers (RFC 7348 §5).
+const OVERHEAD_V4: u32 = 50;
+const OVERHEAD_V6: u32 = 70;
+/// The smallest MTU of a link with IPv6 (RFC 8200 §5). On smaller links the kernel fragments the outer packets.
+const MIN_MTU: u32 = 1280;
+/// The MTU of an interface that is gone, and of the tunnel without one: that of Ethernet.
+const DEFAULT_MTU: u32 = 1500;
+
+/// The way to the pods of one address family at another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A route over the link that both nodes have.
+    Route {
+        /// The other node's address.
+        gateway: IpAddr,
+        /// The index of the link's interface.
+        interface: u32,
+    },
+    /// The tunnel.
+    Tunnel {
+        /// The other node's address, to which the outer packets go.
+        remote: IpAddr,
+        /// The index of the interface over which the outer packets leave.
+        interface: u32,
+    },
+}
+
+/// How the kernel reaches addresses, and its interfaces' MTUs.
+pub(super) struct Links<R = fn(IpAddr) -> io::Result<Reach>> {
+    reach: R,
+    /// MTUs in bytes, by interface index.
+    mtus: BTreeMap<u32, u32>,
+}
+
+impl Links {
+    /// Reads the interfaces of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If the netlink request fails.
+    pub(super) fn read() -> io::Result<Self> {
+        let mtus = links()?.into_iter().map(|link| (link.index, link.mtu)).collect();
+        Ok(Self { reach, mtus })
+    }
+}
+
+impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
+    /// Returns how the kernel reaches an address. An address about which the kernel does not answer counts as not reached.
+    fn reach(&self, address: IpAddr) -> Reach {
+        (self.reach)(address).unwrap_or(Reach::Nowhere)
+    }
+
+    fn mtu(&self, interface: u32) -> u32 {
+        self.mtus.get(&interface).copied().unwrap_or(DEFAULT_MTU)
+    }
+}
+
+/// The ways to all other nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// For each node and address family of its pods: the way, and the destinations that take it.
+    ways: Vec<(Way, Vec<IpNet>, Vec<IpAddr>)>,
+    /// All addresses of the other nodes.
+    addresses: Vec<IpAddr>,
+    /// A message for each node and family without a way.
+    pub(super) problems: BTreeSet<String>,
+    /// The tunnel's MTU in bytes: what the smallest link below it leaves, at least 1,280.
+    pub(super) tunnel_mtu: u32,
+}
+
+/// Chooses the ways to these nodes.
+pub(super) fn plan<R>(nodes: &[RemoteNode], mode: EncapsulationMode, links: &Links<R>) -> Plan
+where
+    R: Fn(IpAddr) -> io::Result<Reach>,
+{
+    let addresses = nodes.iter().flat_map(|node| node.addresses.clone()).collect();
+    let tunnel_mtu = DEFAULT_MTU - OVERHEAD_V4;
+    let mut plan = Plan { ways: Vec::new(), addresses, problems: BTreeSet::new(), tunnel_mtu };
+    let mut mtus = Vec::new();
+    for node in nodes {
+        let reached: Vec<(IpAddr, Reach)> =
+            node.addresses.iter().map(|&address| (address, links.reach(address))).collect();
+        for is_v4 in [true, false] {
+            let of_family = |network: &&IpNet| network.addr().is_ipv4() == is_v4;
+            let networks: Vec<IpNet> = node.pod_networks.iter().filter(of_family).copied().collect();
+            if networks.is_empty() {
+                continue;
+            }
+            match choose(&reached, is_v4, mode, links) {
+                // The network routes these pods.
+                Ok(None) => {}
+                Ok(Some(way)) => {
+                    if let Way::Tunnel { remote, interface } = way {
+                        let overhead = if remote.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
+                        mtus.push(links.mtu(interface).saturating_sub(overhead));
+                    }
+                    let own = node.addresses.iter().copied().filter(|address| address.is_ipv4() == is_v4).collect();
+                    plan.ways.push((way, networks, own));
+                }
+                Err(why) => {
+                    plan.problems.insert(format!("{} ({}): {why}", node.name, networks[0]));
+                }
+            }
+        }
+    }
+    if let Some(least) = mtus.into_iter().min() {
+        plan.tunnel_mtu = least.max(MIN_MTU);
+    }
+    plan
+}
+
+/// Chooses the way to a node's pods of one address family. `None` if routers in between must know these pods, because the configuration
+/// forbids the tunnel.
+///
+/// # Errors
+/// Why there is none, with the remedy.
+fn choose<R>(
+    reached: &[(IpAddr, Reach)],
+    is_v4: bool,
+    mode: EncapsulationMode,
+    links: &Links<R>,
+) -> Result<Option<Way>, String>
+where
+    R: Fn(IpAddr) -> io::Result<Reach>,
+{
+    let on_link = reached.iter().find_map(|&(gateway, reach)| match reach {
+        Reach::Link { interface, .. } if gateway.is_ipv4() == is_v4 => Some(Way::Route { gateway, interface }),
+        _ => None,
+    });
+    if let Some(way) = on_link.filter(|_| mode != EncapsulationMode::Always) {
+        return Ok(Some(way));
+    }
+    if mode == EncapsulationMode::Never {
+        return Ok(None);
+    }
+    let link = |reach| match reach {
+        Reach::Link { interface, .. } | Reach::Router { interface, .. } => Some(interface),
+        Reach::Local | Reach::Nowhere => None,
+    };
+    // The kernel fragments outer packets of IPv4, not of IPv6.
+    let is_large = |interface| links.mtu(interface) >= MIN_MTU + OVERHEAD_V6;
+    let tunnel = |&(remote, reach): &(IpAddr, Reach)| {
+        let interface = link(reach).filter(|&interface| remote.is_ipv4() || is_large(interface))?;
+        Some(Way::Tunnel { remote, interface })
+    };
+    // The pods' family first: its outer packets pass wherever the pods' packets would.
+    let same = reached.iter().filter(|(address, _)| address.is_ipv4() == is_v4).find_map(tunnel);
+    let way = same.or_else(|| reached.iter().find_map(tunnel));
+    let small = || reached.iter().find_map(|&(address, reach)| Some((address, links.mtu(link(reach)?))));
+    way.map(Some).ok_or_else(|| match reached.first().copied() {
+        _ if let Some((address, mtu)) = small() => format!(
+            "the link to its address {address} has an MTU of {mtu}, too small for IPv6 in the tunnel; set it to {} or more, or give \
+             the nodes IPv4 addresses",
+            MIN_MTU + OVERHEAD_V6
+        ),
+        Some((address, Reach::Local)) => format!("its address {address} is this node's own; correct the Node objects"),
+        Some((address, _)) => format!("the kernel has no route to its address {address}; see `ip route get {address}`"),
+        None => "it has no address; correct its Node object".to_owned(),
+    })
+}
+
+impl Plan {
+    /// Returns the number of ways by a route, and of ways through the tunnel.
+    pub(super) fn counts(&self) -> [usize; 2] {
+        let tunneled = self.ways.iter().filter(|(way, ..)| matches!(way, Way::Tunnel { .. })).count();
+        [self.ways.len() - tunneled, tunneled]
+    }
+
+    /// Returns the routes that the kernel should have. Without a tunnel (its interface and VNI), those through it are left out. `sources` are
+    /// the node's own addresses, at most one per family.
+    pub(super) fn routes(&self, tunnel: Option<(u32, u32)>, sources: &[IpAddr]) -> BTreeSet<OwnRoute> {
+        let source_for = |is_v4| sources.iter().copied().find(|source| source.is_ipv4() == is_v4);
+        let mut routes = BTreeSet::new();
+        for (way, networks, own) in &self.ways {
+            match *way {
+                Way::Route { gateway, interface } => {
+                    let hop = Hop { gateway, interface, source: source_for(gateway.is_ipv4()), encapsulation: None };
+                    let route = |&destination| OwnRoute { destination, table: MAIN, hop: Some(hop) };
+                    routes.extend(networks.iter().map(route));
+                }
+                Way::Tunnel { remote, .. } => {
+                    let Some((interface, vni)) = tunnel else { continue };
+                    let encapsulation = Encapsulation { local: source_for(remote.is_ipv4()), remote, vni };
+                    let tunneled = |destination: IpNet, table| {
+                        let source = source_for(destination.addr().is_ipv4());
+                        OwnRoute::through(destination, table, interface, source, encapsulation)
+                    };
+                    routes.extend(networks.iter().map(|&network| tunneled(network, MAIN)));
+                    routes.extend(own.iter().map(|&address| tunneled(address.into(), TUNNEL_TABLE)));
+                }
+            }
+        }
+        if tunnel.is_some() {
+            let refused = |&address: &IpAddr| OwnRoute { destination: address.into(), table: PORT_TABLE, hop: None };
+            routes.extend(self.addresses.iter().map(refused));
+        }
+        routes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, addresses: &[&str], pod_networks: &[&str]) -> RemoteNode {
+        RemoteNode {
+            name: name.into(),
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            pod_networks: pod_networks.iter().map(|text| text.parse().unwrap()).collect(),
+        }
+    }
+
+    /// 192.0.2.0/24 and 2001:db8::/64 are on the link of interface 2, 198.51.100.0/24 is behind a router on interface 3.
+    fn reach(address: IpAddr) -> io::Result<Reach> {
+        let is_in = |network: &str| network.parse::<IpNet>().unwrap().contains(&address);
+        Ok(match () {
+            () if is_in("192.0.2.1/32") => Reach::Local,
+            () if is_in("192.0.2.0/24") || is_in("2001:db8::/64") => Reach::Link { interface: 2, source: None },
+            () if is_in("198.51.100.0/24") => Reach::Router { interface: 3, source: None },
+            () => Reach::Nowhere,
+        })
+    }
+
+    fn planned(nodes: &[RemoteNode], mode: EncapsulationMode) -> Plan {
+        plan(nodes, mode, &Links { reach, mtus: [(2, 1500), (3, 1400)].into() })
+    }
+
+    /// Returns the ways as text.
+    fn ways(plan: &Plan) -> Vec<String> {
+        let text = |(way, networks, _): &(Way, Vec<IpNet>, Vec<IpAddr>)| match way {
+            Way::Route { gateway, interface } => format!("{} route {gateway} {interface}", networks[0]),
+            Way::Tunnel { remote, interface } => format!("{} tunnel {remote} {interface}", networks[0]),
+        };
+        plan.ways.iter().map(text).collect()
+    }
+
+    #[test]
+    fn each_node_and_family_gets_a_route_on_its_link_and_the_tunnel_elsewhere() {
+        use EncapsulationMode::{Always, Auto, Never};
+        let nodes = [
+            node("near", &["192.0.2.2", "2001:db8::2"], &["10.2.0.0/24", "fd00:2::/64"]),
+            node("far", &["198.51.100.3"], &["10.3.0.0/24", "fd00:3::/64"]),
+        ];
+        let auto = planned(&nodes, Auto);
+        let [near_v4, near_v6] = ["10.2.0.0/24 route 192.0.2.2 2", "fd00:2::/64 route 2001:db8::2 2"];
+        let [far_v4, far_v6] = ["10.3.0.0/24 tunnel 198.51.100.3 3", "fd00:3::/64 tunnel 198.51.100.3 3"];
+        assert_eq!(ways(&auto), [near_v4, near_v6, far_v4, far_v6]);
+        assert_eq!((auto.counts(), auto.tunnel_mtu), ([2, 2], 1350));
+        let always = planned(&nodes, Always);
+        assert_eq!(ways(&always)[..2], ["10.2.0.0/24 tunnel 192.0.2.2 2", "fd00:2::/64 tunnel 2001:db8::2 2"]);
+        let never = planned(&nodes, Never);
+        assert_eq!((ways(&never), never.problems.len()), (vec![near_v4.to_owned(), near_v6.to_owned()], 0));
+    }
+
+    #[test]
+    fn a_node_that_cannot_be_reached_is_named_with_the_cause() {
+        let nodes = [
+            node("lost", &["203.0.113.1"], &["10.4.0.0/24"]),
+            node("double", &["192.0.2.1"], &["10.5.0.0/24"]),
+            node("mixed", &["203.0.113.1", "198.51.100.6"], &["10.6.0.0/24"]),
+        ];
+        let plan = planned(&nodes, EncapsulationMode::Auto);
+        assert_eq!(ways(&plan), ["10.6.0.0/24 tunnel 198.51.100.6 3"], "another address of the node is reached");
+        let problems: Vec<&str> = plan.problems.iter().map(String::as_str).collect();
+        assert!(problems[0].contains("double (10.5.0.0/24): its address 192.0.2.1 is this node's own"), "{problems:?}");
+        assert!(problems[1].contains("lost (10.4.0.0/24): the kernel has no route"), "{problems:?}");
+    }
+
+    #[test]
+    fn the_tunnels_mtu_is_what_the_smallest_link_leaves_but_enough_for_ipv6() {
+        let mtu = |address: &str, mtus: &[(u32, u32)]| {
+            let links = Links { reach, mtus: mtus.iter().copied().collect() };
+            plan(&[node("n", &[address], &["10.2.0.0/24"])], EncapsulationMode::Always, &links).tunnel_mtu
+        };
+        assert_eq!(mtu("198.51.100.3", &[(3, 9000)]), 8950);
+        assert_eq!(mtu("2001:db8::2", &[(2, 9000)]), 8930);
+        assert_eq!(mtu("198.51.100.3", &[(3, 1280)]), 1280);
+        assert_eq!(mtu("198.51.100.3", &[]), 1450, "the interface has gone meanwhile");
+    }
+
+    #[test]
+    fn outer_packets_of_ipv6_need_a_link_that_leaves_enough_for_ipv6() {
+        let links = Links { reach, mtus: [(2, 1349), (3, 1349)].into() };
+        let nodes = [
+            node("v6", &["2001:db8::2"], &["fd00:2::/64"]),
+            node("both", &["2001:db8::3", "198.51.100.3"], &["fd00:3::/64"]),
+        ];
+        let plan = plan(&nodes, EncapsulationMode::Always, &links);
+        assert_eq!(ways(&plan), ["fd00:3::/64 tunnel 198.51.100.3 3"]);
+        assert!(plan.problems.first().is_some_and(|problem| problem.contains("an MTU of 1349")), "{:?}", plan.problems);
+    }
+
+    #[test]
+    fn routes_of_pods_are_for_all_and_those_of_nodes_only_for_packets_from_pods() {
+        let nodes = [
+            node("near", &["192.0.2.2"], &["10.2.0.0/24"]),
+            node("far", &["198.51.100.3", "203.0.113.3"], &["10.3.0.0/24"]),
+        ];
+        let plan = planned(&nodes, EncapsulationMode::Auto);
+        let sources = ["192.0.2.1".parse().unwrap()];
+        let told = |tunnel| -> Vec<String> {
+            let text = |route: &OwnRoute| {
+                let hop = route.hop?;
+                let to = hop.encapsulation.map_or_else(String::new, |tunnel| format!(" to {}", tunnel.remote));
+                assert_eq!(hop.source, Some(sources[0]));
+                Some(format!("{} table {} dev {}{to}", route.destination, route.table, hop.interface))
+            };
+            let all = plan.routes(tunnel, &sources);
+            let refused = all.iter().filter(|route| route.hop.is_none()).map(|route| (route.table, route.destination));
+            let addresses =
+                ["192.0.2.2/32", "198.51.100.3/32", "203.0.113.3/32"].map(|text| (97, text.parse().unwrap()));
+            let expected = if tunnel.is_some() { &addresses[..] } else { &[] };
+            assert_eq!(refused.collect::<Vec<_>>(), expected, "at the tunnel's port");
+            all.iter().filter_map(text).collect()
+        };
+        let near = "10.2.0.0/24 table 254 dev 2";
+        let far = [
+            "10.3.0.0/24 table 254 dev 9 to 198.51.100.3",
+            "198.51.100.3/32 table 98 dev 9 to 198.51.100.3",
+            "203.0.113.3/32 table 98 dev 9 to 198.51.100.3",
+        ];
+        assert_eq!(told(Some((9, 1))), [near, far[0], far[1], far[2]]);
+        assert_eq!(told(None), [near], "packets to nodes behind the tunnel never leave without its header");
+    }
+}

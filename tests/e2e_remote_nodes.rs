@@ -1,0 +1,363 @@
+//! Three nodes whose kernels keep their network cards: two on one link, one behind a router. The vswitches route or tunnel between them.
+//!
+//! ```text
+//!   [ node 2: card ]--.
+//!                     +--[ lan | router | far ]--[ card: node 1 ]
+//!   [ node 3: card ]--'
+//! ```
+
+use crate::lab::netns::{Netns, eventually};
+use crate::lab::{Dump, Lab, Options, policy, veth};
+use crate::require;
+
+/// The router's addresses on the links of nodes 2 and 3, and of node 1.
+const ON_LAN: [&str; 2] = ["172.18.0.1", "fd00:18::1"];
+const ON_FAR: [&str; 2] = ["172.18.0.10", "fd00:18::10"];
+
+/// The nodes, and the router between them.
+struct Cluster {
+    router: Netns,
+    /// Nodes 1, 2 and 3, with a pod each, called `p1`, `p2` and `p3`.
+    labs: [Lab; 3],
+}
+
+impl Cluster {
+    /// Creates the nodes without starting their vswitches. `config` is added to each configuration. `mtu` is that of the links.
+    fn new(mtu: u32, config: &str) -> Self {
+        let router = Netns::new("router");
+        forward(&router);
+        router.ip("link add lan type bridge");
+        router.ip("link set lan up");
+        let mut labs = [1, 2, 3].map(|node| Lab::with(Options { node, mtu: mtu.max(1500), ..Options::default() }));
+        for (number, lab) in (1..).zip(&mut labs) {
+            lab.pod(&format!("p{number}"), &format!("{{app: p{number}}}"));
+            lab.more_ports =
+                format!("  - {{kind: host, interface: bh-host, peer: bh-node, create: {{mtu: {}}}}}\n", mtu.max(1500));
+            lab.more_config =
+                format!("routes: [{{prefix: 0.0.0.0/0, port: host}}, {{prefix: '::/0', port: host}}]\n{config}");
+            forward(&lab.node);
+            let end = if number == 1 { "far".to_owned() } else { format!("lan{number}") };
+            veth(&router, &end, &lab.node, "card", mtu);
+            let [v4, v6] = if number == 1 { ON_FAR } else { ON_LAN };
+            // Neighbours: 172.18.0.10 and .11, 172.18.0.12 and .13; the same for IPv6.
+            lab.node.ip(&format!("addr add {}/31 dev card", lab.node_v4()));
+            lab.node.ip(&format!("addr add {}/127 dev card nodad", lab.node_v6()));
+            if number != 1 {
+                router.ip(&format!("link set {end} master lan"));
+                lab.node.ip(&format!("route add {v4} dev card"));
+                lab.node.ip(&format!("-6 route add {v6} dev card"));
+            }
+            lab.node.ip(&format!("route add default via {v4} dev card"));
+            lab.node.ip(&format!("-6 route add default via {v6} dev card"));
+        }
+        for (device, [v4, v6], [lengths_v4, lengths_v6]) in
+            [("lan", ON_LAN, ["32", "128"]), ("far", ON_FAR, ["31", "127"])]
+        {
+            router.sysctl(&format!("net.ipv6.conf.{device}.disable_ipv6"), "0");
+            router.ip(&format!("addr add {v4}/{lengths_v4} dev {device}"));
+            router.ip(&format!("addr add {v6}/{lengths_v6} dev {device} nodad"));
+        }
+        router.ip("route add 172.18.0.12/31 dev lan");
+        router.ip("-6 route add fd00:18::12/127 dev lan");
+        for at in 0..3 {
+            let others = (0..3).filter(|&other| other != at).map(|other| labs[other].objects());
+            labs[at].more_state = others.collect();
+        }
+        Self { router, labs }
+    }
+
+    /// Creates the nodes and starts their vswitches.
+    fn started(config: &str) -> Self {
+        let mut cluster = Self::new(1500, config);
+        cluster.labs.iter_mut().for_each(|lab| lab.start(""));
+        cluster
+    }
+
+    /// Returns what cannot reach what: every pod and every node to every pod and node.
+    fn broken(&self) -> Vec<String> {
+        let pods = self.labs.iter().flat_map(|lab| &lab.pods);
+        let ends: Vec<(&str, &Netns, [String; 2])> = pods
+            .map(|pod| (&*pod.name, &pod.netns, [pod.v4.clone(), pod.v6.clone()]))
+            .chain(self.labs.iter().map(|lab| (lab.node.name(), &lab.node, [lab.node_v4(), lab.node_v6()])))
+            .collect();
+        let mut broken = Vec::new();
+        for (from, netns, _) in &ends {
+            for (to, _, addresses) in ends.iter().filter(|(to, ..)| to != from) {
+                let unreached = addresses.iter().filter(|address| !pings(netns, address));
+                broken.extend(unreached.map(|address| format!("{from} to {to} ({address})")));
+            }
+        }
+        broken
+    }
+}
+
+fn forward(netns: &Netns) {
+    netns.sysctl("net.ipv4.ip_forward", "1");
+    netns.sysctl("net.ipv6.conf.all.forwarding", "1");
+    // The strictest setting, which some distributions have.
+    netns.sysctl("net.ipv4.conf.all.rp_filter", "1");
+}
+
+/// Whether one ping is answered within a second.
+fn pings(from: &Netns, to: &str) -> bool {
+    from.output(&format!("ping -n -c 1 -W 1 {to}")).status.success()
+}
+
+#[test]
+fn pods_and_nodes_reach_each_other_by_a_route_on_the_link_and_by_the_tunnel_elsewhere() {
+    require!("ping", "nc", "ss");
+    only_with_tc!();
+    let mut cluster = Cluster::started("");
+    let [_, two, three] = &cluster.labs;
+    for (lab, family, near, far) in [
+        (two, "-4", "10.244.3.0/24 via 172.18.0.13 dev card", "10.244.1.0/24"),
+        (three, "-6", "fd00:244:2::/64 via fd00:18::12 dev card", "fd00:244:1::/64"),
+    ] {
+        let routes = lab.node.ip(&format!("{family} route show proto 98"));
+        let far = routes.lines().find(|line| line.contains(far) && line.contains("dev bh-vxlan"));
+        assert!(routes.contains(near) && far.is_some_and(|line| line.contains("encap")), "{routes}");
+    }
+    let mut broken = cluster.broken();
+    if !broken.is_empty() {
+        // The first packets may have found no neighbour yet.
+        broken = cluster.broken();
+    }
+    assert_eq!(broken, [""; 0]);
+
+    // Policy sees the pods' own addresses in both modes.
+    let from =
+        |app: &str| format!("{{from: [{{podSelector: {{matchLabels: {{app: {app}}}}}}}], ports: [{{port: 7050}}]}}");
+    for (allowed, expected) in [("p1", [true, false]), ("p3", [false, true])] {
+        let rules = policy(
+            "two",
+            &format!(
+                "{{podSelector: {{matchLabels: {{app: p2}}}}, policyTypes: [Ingress], ingress: [{}]}}",
+                from(allowed)
+            ),
+        );
+        cluster.labs.iter().for_each(|lab| lab.apply(&rules));
+        let server = cluster.labs[1].get("p2");
+        let _server = server.netns.serve("nc -lk 7050", 7050);
+        let reach = [(0, "p1"), (2, "p3")].map(|(at, pod)| cluster.labs[at].connects(pod, &server.v4, 7050));
+        assert_eq!(reach, expected, "{allowed} is allowed");
+        assert!(!pings(&cluster.labs[0].node, &server.v4), "another node is allowed by no rule");
+    }
+    cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
+}
+
+/// Sends UDP datagrams of VXLAN, each with an inner packet from an address of `sources` to `to`, port 9999.
+const INJECT: &str = "
+import socket, struct, sys
+node, vni, to, count, sources = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5:]
+def packet(source):
+    if ':' in source:
+        pack = lambda address: socket.inet_pton(socket.AF_INET6, address)
+        ip = struct.pack('!IHBB', 6 << 28, 8, 17, 64) + pack(source) + pack(to)
+        udp = struct.pack('!HHHH', 1, 9999, 8, 1)
+        return struct.pack('!6s6sH', b'\\2' * 6, b'\\2' * 6, 0x86dd) + ip + udp
+    head = lambda sum: struct.pack('!BBHHHBBH4s4s', 0x45, 0, 28, 0, 0, 64, 17, sum, socket.inet_aton(source), socket.inet_aton(to))
+    total = sum(struct.unpack('!10H', head(0)))
+    total = (total & 0xffff) + (total >> 16)
+    udp = struct.pack('!HHHH', 1, 9999, 8, 0)
+    return struct.pack('!6s6sH', b'\\2' * 6, b'\\2' * 6, 0x800) + head(~total & 0xffff) + udp
+header = struct.pack('!II', 8 << 24, vni << 8)
+packets = [header + packet(source) for source in sources]
+out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for at in range(count):
+    out.sendto(packets[at % len(packets)], (node, 4789))
+";
+
+/// Sends datagrams of [`INJECT`] to node 1's pod. `from` is the sender's namespace.
+fn inject(from: &Netns, vni: u32, to: &str, count: usize, sources: &[&str]) {
+    let number = (vni.to_string(), count.to_string());
+    let words = [&["-c", INJECT, "172.18.0.11", &number.0, to, &number.1], sources].concat();
+    let output = from.command("python3", &words).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn packets_of_the_tunnel_are_taken_from_the_node_that_owns_the_inner_source_alone() {
+    require!("python3", "tcpdump", "ping", "nft");
+    only_with_tc!();
+    let mut cluster = Cluster::started("");
+    let Cluster { router, labs } = &mut cluster;
+    let [one, two, _] = &*labs;
+    let pod = one.get("p1");
+    let (v4, v6) = (pod.v4.clone(), pod.v6.clone());
+    // The vswitch knows the pod's MAC address after these.
+    [&v4, &v6].into_iter().for_each(|address| eventually("node 2 reaches the pod", || two.pings("p2", address)));
+    let dump = Dump::start(one, "p1", "udp port 9999");
+    const EACH: usize = 2000;
+    // Somebody who is no node: with the source of a pod, of a node, of nobody.
+    inject(router, 1, &v4, EACH, &["10.244.2.2", "172.18.0.12", "10.244.1.3", "192.0.2.1"]);
+    inject(router, 1, &v6, EACH, &["fd00:244:2::2", "fd00:18::12"]);
+    // A hostile node: with sources of another node, of this node, of the world; and with another network's identifier.
+    inject(
+        &two.node,
+        1,
+        &v4,
+        EACH,
+        &["10.244.3.2", "172.18.0.13", "10.244.1.2", "172.18.0.11", "192.0.2.1", "0.0.0.0"],
+    );
+    inject(&two.node, 1, &v6, EACH, &["fd00:244:3::2", "fd00:18::13", "fd00:244:1::2", "2001:db8::1"]);
+    inject(&two.node, 2, &v4, EACH, &["10.244.2.2"]);
+    // A pod of node 2: no node either.
+    inject(&two.get("p2").netns, 1, &v4, EACH, &["10.244.2.2", "10.244.3.2"]);
+    // The same if the node masquerades its pods: the packets would have the source of a node.
+    two.node.exec("nft add table ip pods");
+    two.node.exec("nft add chain ip pods post { type nat hook postrouting priority srcnat ; }");
+    two.node.exec("nft add rule ip pods post ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade");
+    inject(&two.get("p2").netns, 1, &v4, EACH, &["10.244.2.9"]);
+    // What node 2 may send.
+    inject(&two.node, 1, &v4, 10, &["10.244.2.2"]);
+    inject(&two.node, 1, &v6, 10, &["fd00:244:2::2"]);
+    eventually("what node 2 may send arrives", || dump.so_far("").lines().count() >= 20);
+    let seen = dump.seen("");
+    assert!(seen.lines().all(|line| line.contains("10.244.2.2.1 >") || line.contains("fd00:244:2::2.1 >")), "{seen}");
+    assert_eq!(seen.lines().count(), 20);
+    labs.iter_mut().for_each(|lab| drop(lab.stop()));
+}
+
+/// Whether a ping with this many bytes of payload and DF was answered within `seconds`, or its sender was told that it is too big.
+fn is_answered(from: &Netns, to: &str, bytes: usize, seconds: &str) -> bool {
+    let output = from.output(&format!("ping -n -c 1 -W {seconds} -M do -s {bytes} {to}"));
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).to_lowercase();
+    output.status.success()
+        || ["frag needed", "too big", "too long", "too large"].iter().any(|text| said.contains(text))
+}
+
+/// Returns the sizes of payload that are neither answered nor refused.
+fn lost(from: &Netns, to: &str, sizes: &[usize]) -> Vec<usize> {
+    eventually("the first packet arrives", || pings(from, to));
+    // A refused ping waits to the end of its time. One that gets no answer is tried again, as the machine may be busy.
+    let is_lost = |bytes: &usize| !is_answered(from, to, *bytes, "0.1") && !is_answered(from, to, *bytes, "1");
+    sizes.iter().copied().filter(is_lost).collect()
+}
+
+#[test]
+fn a_packet_of_any_size_arrives_or_its_sender_is_told() {
+    require!("ping");
+    only_with_tc!();
+    for mtu in [1280, 1450, 1500, 9000] {
+        let mut cluster = Cluster::new(mtu, "");
+        cluster.labs.iter_mut().for_each(|lab| lab.start(""));
+        let [one, two, three] = &cluster.labs;
+        // The edges of link and tunnel, with the headers of IPv4 (28 bytes) or IPv6 (48 bytes) and ICMP.
+        let link = usize::try_from(mtu).unwrap();
+        let edges = [link, link - 50, link - 70].into_iter().flat_map(|edge| [edge - 28, edge - 48]);
+        let around = edges.flat_map(|edge| [edge, edge + 1]);
+        let sizes: Vec<usize> = [1000, link + 100].into_iter().chain(around).collect();
+        let lost: Vec<_> = std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for to in [three, one] {
+                for from in [&two.pods[0].netns, &two.node] {
+                    for address in [&to.pods[0].v4, &to.pods[0].v6] {
+                        let sizes = &sizes;
+                        threads.push((from.name(), address, scope.spawn(move || lost(from, address, sizes))));
+                    }
+                }
+            }
+            let results = threads.into_iter().map(|(from, to, thread)| (from, to, thread.join().unwrap()));
+            results.filter(|(.., lost)| !lost.is_empty()).collect()
+        });
+        assert!(lost.is_empty(), "MTU {mtu}: {lost:?}");
+        cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
+    }
+}
+
+/// Returns the lines of the vswitch's own routes that contain this text.
+fn own_routes(lab: &Lab, text: &str) -> Vec<String> {
+    let all = ["-4 route show", "-6 route show", "-4 route show table 98"].map(|words| {
+        // A table without routes is an error.
+        let output = lab.node.output(&format!("ip {words}"));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    });
+    let is_wanted = |line: &&str| line.contains("proto 98") && line.contains(text);
+    all.iter().flat_map(|text| text.lines()).filter(is_wanted).map(str::to_owned).collect()
+}
+
+#[test]
+fn routes_follow_the_nodes_and_the_links_and_leave_foreign_ones_alone() {
+    require!("ping");
+    only_with_tc!();
+    let mut cluster = Cluster::new(1500, "");
+    let two = &cluster.labs[1];
+    // The same route as the vswitch's, and a different one. Both are somebody else's.
+    two.node.ip("route add 10.244.3.0/24 via 172.18.0.13 proto static");
+    two.node.ip("route add 10.244.1.0/24 via 172.18.0.1 proto static");
+    cluster.labs.iter_mut().for_each(|lab| lab.start(""));
+    let two = &cluster.labs[1];
+    assert_eq!(two.count("10.244.1.0/24: the kernel has another route to it; delete that route"), 1, "{}", two.log());
+    assert_eq!((two.count("10.244.3.0/24"), own_routes(two, "10.244.3.0/24").len()), (0, 0));
+    let foreign = || two.node.ip("route show proto static");
+    assert!(foreign().contains("10.244.3.0/24 via 172.18.0.13") && foreign().contains("10.244.1.0/24 via 172.18.0.1"));
+    two.node.ip("route del 10.244.1.0/24");
+    eventually("the vswitch's own route takes its place", || own_routes(two, "10.244.1.0/24").len() == 1);
+    two.node.ip("route del 10.244.3.0/24");
+    eventually("the vswitch's own route takes its place", || own_routes(two, "10.244.3.0/24").len() == 1);
+
+    // The kernel removes a link's routes with the link.
+    let three = &cluster.labs[2];
+    three.node.ip("link set card down");
+    assert!(own_routes(three, "10.244.2.0/24").is_empty());
+    three.node.ip("link set card up");
+    three.node.ip("route add 172.18.0.1 dev card");
+    three.node.ip("route add default via 172.18.0.1 dev card");
+    eventually("the route is back", || own_routes(three, "10.244.2.0/24 via 172.18.0.12 dev card").len() == 1);
+    let pod = three.get("p3").v4.clone();
+    eventually("node 2's pod reaches node 3's", || two.pings("p2", &pod));
+
+    // Node 3 goes to another link: the default route over the router leads to its new address.
+    let moved = |lab: &Lab| lab.more_state.replace("172.18.0.13", "172.18.0.99");
+    let state = moved(&cluster.labs[1]);
+    cluster.labs[1].more_state = state;
+    cluster.labs[1].apply("");
+    let two = &cluster.labs[1];
+    eventually("the tunnel leads to node 3's new address", || {
+        own_routes(two, "10.244.3.0/24").iter().all(|line| line.contains("dst 172.18.0.99"))
+            && own_routes(two, "172.18.0.99").len() == 2
+    });
+    let state: String =
+        cluster.labs[1].more_state.split_inclusive("---\n").filter(|text| !text.contains("node-3")).collect();
+    cluster.labs[1].more_state = state;
+    cluster.labs[1].apply("");
+    let two = &cluster.labs[1];
+    eventually("no route leads to a node that has left", || own_routes(two, "10.244.3.0/24").is_empty());
+    assert_eq!(own_routes(two, "172.18.0.99"), [""; 0]);
+    cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
+}
+
+#[test]
+fn routes_and_tunnel_outlive_the_process_and_cleanup_removes_them() {
+    require!("ping");
+    only_with_tc!();
+    let mut cluster = Cluster::started("encapsulation: always\n");
+    let [one, two, three] = &cluster.labs;
+    eventually("all pods reach each other through the tunnel", || cluster.broken().is_empty());
+    assert!(own_routes(two, "10.244.3.0/24").iter().all(|line| line.contains("dev bh-vxlan")));
+    let (far, near) = (one.get("p1").v4.clone(), three.get("p3").v4.clone());
+    cluster.labs[1].kill();
+    let two = &cluster.labs[1];
+    assert!(pings(&two.node, "172.18.0.11") && own_routes(two, "10.244.1.0/24").len() == 1);
+    // The next process forbids the tunnel: routes on the link, and nothing to node 1.
+    cluster.labs[1].more_config = cluster.labs[1].more_config.replace("always", "never");
+    cluster.labs[1].start("");
+    let two = &cluster.labs[1];
+    assert!(!two.node.ip("link").contains("bh-vxlan"));
+    assert_eq!(
+        (own_routes(two, "10.244.1.0/24").len(), own_routes(two, "10.244.3.0/24 via 172.18.0.13").len()),
+        (0, 1)
+    );
+    let _ = (far, near);
+    cluster.labs[1].stop();
+    cluster.labs[2].stop();
+    for at in [1, 2] {
+        let lab = &cluster.labs[at];
+        let config = lab.path("config.yaml");
+        let words = ["cleanup", "--config", config.to_str().unwrap()];
+        assert!(lab.node.command(env!("CARGO_BIN_EXE_bulkhead"), &words).output().unwrap().status.success());
+        let left = [lab.node.ip("link"), lab.node.ip("route"), lab.node.ip("-6 route"), lab.node.ip("rule")].concat();
+        assert!(!left.contains("bh-") && !left.contains("proto 98") && !left.contains("lookup 98"), "{left}");
+    }
+    cluster.labs[0].stop();
+}

@@ -24,6 +24,7 @@ use super::environment::Command;
 use super::error::Error;
 use delegated::Delegated;
 use own::Own;
+pub(super) use own::check;
 
 /// The allocator of a network.
 #[derive(Debug)]

@@ -99,6 +99,14 @@ impl Own<'_> {
     }
 }
 
+/// Checks a section `ipam` whose type is the plugin's own name.
+///
+/// # Errors
+/// A text that names the field and the remedy.
+pub(crate) fn check(section: &Value) -> Result<(), String> {
+    data_dir(section).and(sets(section)).map(drop).map_err(|error| error.details)
+}
+
 /// Returns the folder of all networks' reserved addresses.
 fn data_dir(section: &Value) -> Result<PathBuf, Error> {
     match &section["dataDir"] {

@@ -44,7 +44,7 @@ impl Allocator<'_> {
         for (at, set) in self.sets.iter().enumerate() {
             let earlier = own.iter().find(|address| set.contains(**address)).map(|address| (*address, false));
             let next = || set.next(store.last(at), |address| taken.contains(&address)).map(|address| (address, true));
-            chosen.push(earlier.or_else(next).ok_or_else(|| self.full(Code::TryAgain, at, &leases))?);
+            chosen.push(earlier.or_else(next).ok_or_else(|| self.full(at, &leases))?);
         }
         for (at, (address, _)) in chosen.iter().enumerate().filter(|(_, (_, is_new))| *is_new) {
             store.reserve(*address, container, interface)?;
@@ -102,23 +102,8 @@ impl Allocator<'_> {
         release(&store, leases.iter().filter(is_garbage))
     }
 
-    /// Checks that each set has an address left.
-    ///
-    /// # Errors
-    /// [`Code::Unavailable`] with the set that is full. [`Code::Io`] with the file.
-    pub(super) fn status(&self) -> Result<(), Error> {
-        let Some(store) = Store::existing(&self.folder, self.before)? else { return Ok(()) };
-        let leases = store.leases()?;
-        let taken: HashSet<IpAddr> = leases.iter().map(|lease| lease.address).collect();
-        let full = |set: &Set| set.next(None, |address| taken.contains(&address)).is_none();
-        match self.sets.iter().position(full) {
-            Some(at) => Err(self.full(Code::Unavailable, at, &leases)),
-            None => Ok(()),
-        }
-    }
-
     /// Returns the error about a set without an address left. Names the files whose owner is unknown.
-    fn full(&self, code: Code, at: usize, leases: &[Lease]) -> Error {
+    fn full(&self, at: usize, leases: &[Lease]) -> Error {
         let (set, folder) = (&self.sets[at], self.folder.display());
         let mut unknown: Vec<IpAddr> =
             leases.iter().filter(|lease| lease.owner.is_none()).map(|lease| lease.address).collect();
@@ -137,7 +122,7 @@ impl Allocator<'_> {
         let details = format!(
             "ipam.ranges[{at}]: all addresses of {set} are reserved by files in {folder}; end pods of the node, or add a range{damaged}"
         );
-        Error::new(code, "no address is left", details)
+        Error::new(Code::TryAgain, "no address is left", details)
     }
 }
 

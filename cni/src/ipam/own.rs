@@ -85,7 +85,8 @@ impl Own<'_> {
                 self.allocator(true)?.check(container, interface, &expected.unwrap_or_default())
             }
             Command::Gc => self.allocator(true)?.gc(conf.attachments()?),
-            Command::Status => self.allocator(true)?.status(),
+            // A full set is no fault of the node: a runtime reports a node whose `STATUS` fails as not ready, and its pods are evicted.
+            Command::Status => self.allocator(true).map(drop),
             Command::Add | Command::Version => Ok(()),
         }
     }

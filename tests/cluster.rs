@@ -11,7 +11,7 @@ use crate::control_plane::{Cluster, Programs, SERVER, within};
 use crate::lab::Lab;
 use crate::manifests::kustomized;
 use crate::objects::{beside_a_server, deny, node, pod};
-use crate::{require, require_plugins};
+use crate::require;
 use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
@@ -225,7 +225,6 @@ impl Wired {
 macro_rules! wired {
     () => {{
         let programs = programs!();
-        require_plugins!();
         only_with_tc!();
         let node = Wired::new(programs);
         node.api.create(&only_from("backend"));

@@ -1,5 +1,5 @@
-//! The CNI plugin in real network namespaces, with `host-local` and `ptp`: the interfaces and leases that it creates and removes, for any
-//! answer of the vswitch.
+//! The CNI plugin in real network namespaces, with its own allocator, `host-local` and `ptp`: the interfaces and reserved addresses that it
+//! creates and removes, for any answer of the vswitch.
 
 use crate::{require, require_plugins};
 use std::collections::BTreeSet;
@@ -49,7 +49,7 @@ impl Node {
         interfaces(&self.netns)
     }
 
-    /// The number of addresses that host-local has leased.
+    /// The number of reserved addresses.
     fn leases(&self) -> usize {
         let Ok(entries) = std::fs::read_dir(self.folder.join("leases/pods")) else { return 0 };
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -72,7 +72,6 @@ fn interfaces(netns: &Netns) -> BTreeSet<String> {
 #[test]
 fn a_pod_gets_addresses_routes_and_a_gateway_that_nobody_has_to_ask_for() {
     require!();
-    require_plugins!();
     let node = Node::new("add");
     let vswitch = node.vswitch();
     let mut pod = Sandbox::new("db");
@@ -139,7 +138,6 @@ fn nothing_is_left(node: &Node, pod: &Sandbox) -> bool {
 #[test]
 fn an_add_that_fails_leaves_nothing_behind() {
     require!();
-    require_plugins!();
     let node = Node::new("undo");
     let mut pod = Sandbox::new("db");
     for (code, expected) in [("timeout", 11), ("not_ready", 11), ("refused", 100)] {
@@ -214,7 +212,6 @@ fn an_ipam_plugin_that_fails_or_talks_nonsense_is_told_to_take_back_what_it_gave
 #[test]
 fn what_an_add_has_left_that_was_cut_short_is_replaced() {
     require!();
-    require_plugins!();
     let node = Node::new("again");
     let _vswitch = node.vswitch();
     let mut pod = Sandbox::new("db");
@@ -230,7 +227,6 @@ fn what_an_add_has_left_that_was_cut_short_is_replaced() {
 #[test]
 fn an_attachment_is_removed_by_its_name_alone() {
     require!();
-    require_plugins!();
     let node = Node::new("blind");
     let _vswitch = node.vswitch();
     let mut pod = Sandbox::new("db");
@@ -247,7 +243,6 @@ fn an_attachment_is_removed_by_its_name_alone() {
 #[test]
 fn the_mtu_is_that_of_the_way_out_and_mtu_and_mac_may_be_said() {
     require!();
-    require_plugins!();
     let mut node = Node::new("mtu");
     let _vswitch = node.vswitch();
     node.netns.ip("link add up0 mtu 1420 type veth peer name up1");
@@ -269,7 +264,6 @@ fn the_mtu_is_that_of_the_way_out_and_mtu_and_mac_may_be_said() {
 #[test]
 fn a_pod_of_one_family_has_nothing_of_the_other_one() {
     require!();
-    require_plugins!();
     let mut node = Node::new("family");
     let _vswitch = node.vswitch();
     for (subnet, gateway, other) in
@@ -289,7 +283,6 @@ fn a_pod_of_one_family_has_nothing_of_the_other_one() {
 #[test]
 fn a_check_tells_what_is_not_as_it_was_added() {
     require!();
-    require_plugins!();
     let node = Node::new("check");
     let vswitch = node.vswitch();
     let mut pod = Sandbox::new("db");
@@ -337,7 +330,6 @@ fn a_check_tells_what_is_not_as_it_was_added() {
 #[test]
 fn garbage_is_what_the_runtime_does_not_know_on_this_network() {
     require!();
-    require_plugins!();
     let mut node = Node::new("gc");
     let vswitch = node.vswitch();
     let [mut kept, mut stale, mut other] = ["kept", "stale", "other"].map(Sandbox::new);
@@ -348,12 +340,12 @@ fn garbage_is_what_the_runtime_does_not_know_on_this_network() {
     node.runtime.network = "pods".to_owned();
     node.netns.ip("link add bhaaaaaaaaaaaaa type veth peer name else");
     vswitch.asked();
-    // The host-local of Debian 12 does not support GC.
+    assert_eq!(node.leases(), 4);
     let mut conf = node.runtime.plugins[0].clone();
-    conf.as_object_mut().unwrap().shift_remove("ipam");
     conf["cniVersion"] = "1.1.0".into();
     conf["cni.dev/valid-attachments"] = json!([{"containerID": kept.id, "ifname": "eth0"}]);
     assert_eq!(node.runtime.run("GC", &kept, &conf), Ok(Value::Null));
+    assert_eq!(node.leases(), 2);
     let expected = [kept.node_end(), other.node_end(), "bhaaaaaaaaaaaaa".into(), "else".into()].into();
     assert_eq!(node.interfaces(), expected);
     let asked = vswitch.asked();
@@ -374,7 +366,8 @@ fn behind_another_plugin_the_interface_and_the_addresses_are_that_plugins() {
     let mut node = Node::new("chain");
     let vswitch = node.vswitch();
     let mut ours = node.runtime.plugins.remove(0);
-    let ipam = ours.as_object_mut().unwrap().shift_remove("ipam").unwrap();
+    let mut ipam = ours.as_object_mut().unwrap().shift_remove("ipam").unwrap();
+    ipam["type"] = "host-local".into();
     node.runtime.plugins = vec![json!({"type": "ptp", "mtu": 1400, "ipam": ipam}), ours.clone()];
     let mut pod = Sandbox::new("db");
     node.runtime.add(&mut pod);
@@ -419,4 +412,102 @@ fn behind_another_plugin_the_interface_and_the_addresses_are_that_plugins() {
     pod.netns.ip("link add eth0 type veth peer name other");
     let error = node.runtime.run("ADD", &pod, &conf).unwrap_err();
     assert!(error["details"].as_str().unwrap().contains("eth0 is not a veth"), "{error}");
+}
+
+#[test]
+fn pods_keep_their_addresses_when_the_configuration_changes_between_host_local_and_the_own_allocator() {
+    require!();
+    require_plugins!();
+    let mut node = Node::new("upgrade");
+    let _vswitch = node.vswitch();
+    let [mut first, mut second, mut third, mut fourth] = ["first", "second", "third", "fourth"].map(Sandbox::new);
+    node.runtime.plugins[0]["ipam"]["type"] = "host-local".into();
+    node.runtime.add(&mut first);
+    node.runtime.add(&mut second);
+    assert_eq!((first.v4(), second.v6()), ("10.244.1.2".to_owned(), "fd00:244:1::3".to_owned()));
+    node.runtime.plugins[0]["ipam"]["type"] = "bulkhead-cni".into();
+    node.runtime.add(&mut third);
+    assert_eq!((third.v4(), third.v6()), ("10.244.1.4".to_owned(), "fd00:244:1::4".to_owned()));
+    assert_eq!(node.runtime.check(&first), Ok(()));
+    node.runtime.del(&first);
+    assert_eq!(node.leases(), 4);
+    let mut conf = node.runtime.plugins[0].clone();
+    conf["cniVersion"] = "1.1.0".into();
+    conf["cni.dev/valid-attachments"] = json!([{"containerID": third.id, "ifname": "eth0"}]);
+    assert_eq!(node.runtime.run("GC", &third, &conf), Ok(Value::Null));
+    assert_eq!(node.leases(), 2, "the second is no longer valid");
+    node.runtime.plugins[0]["ipam"]["type"] = "host-local".into();
+    node.runtime.add(&mut fourth);
+    assert_eq!((fourth.v4(), fourth.v6()), ("10.244.1.5".to_owned(), "fd00:244:1::5".to_owned()));
+    node.runtime.del(&third);
+    node.runtime.del(&fourth);
+    assert_eq!(node.leases(), 0);
+}
+
+/// Adds this number of pods at once, and deletes them one after another. Returns the time until the last one was added.
+fn at_once(node: &Node, pods: &mut [Sandbox]) -> Duration {
+    let start = Instant::now();
+    std::thread::scope(|scope| pods.iter_mut().for_each(|pod| drop(scope.spawn(|| node.runtime.add(pod)))));
+    let took = start.elapsed();
+    let addresses: BTreeSet<String> = pods.iter().flat_map(Sandbox::addresses).collect();
+    assert_eq!((addresses.len(), node.leases()), (2 * pods.len(), 2 * pods.len()));
+    pods.iter().for_each(|pod| node.runtime.del(pod));
+    assert_eq!(node.leases(), 0);
+    took
+}
+
+#[test]
+fn a_hundred_and_ten_pods_are_added_at_once() {
+    require!();
+    let mut node = Node::new("at-once");
+    let _vswitch = node.vswitch();
+    let mut pods: Vec<Sandbox> = (0..110).map(|number| Sandbox::new(&format!("p{number}"))).collect();
+    println!("the own allocator took {:?}", at_once(&node, &mut pods));
+    if crate::cni::plugins().is_some() {
+        node.runtime.plugins[0]["ipam"]["type"] = "host-local".into();
+        println!("host-local took {:?}", at_once(&node, &mut pods));
+    }
+}
+
+#[test]
+fn a_plugin_that_is_killed_at_any_time_loses_no_address() {
+    require!();
+    let mut node = Node::new("killed");
+    let name = node.netns.name().to_owned();
+    let _vswitch = node.answering(move |request| {
+        if let Some(interface) = request["arguments"]["interface"].as_str() {
+            // DEL may have removed the interface of a killed ADD.
+            let words = ["-n", &name, "link", "set", interface, "up"];
+            let _ = std::process::Command::new("ip").args(words).stderr(std::process::Stdio::null()).status();
+        }
+        json!({"answer": content(request)})
+    });
+    node.runtime.plugins[0]["ipam"]["ranges"] =
+        json!([[{"subnet": "10.244.1.0/29"}], [{"subnet": "fd00:244:1::/125"}]]);
+    let mut pod = Sandbox::new("db");
+    let mut with_address = 0;
+    for round in 0..40_u64 {
+        node.runtime.kill_add(&pod, Duration::from_micros(250 * round));
+        with_address += usize::from(node.leases() > 0);
+        // Of a runtime that repeats the ADD, and of one that begins again.
+        if round % 2 == 0 && node.interfaces().is_empty() && interfaces(&pod.netns).is_empty() {
+            node.runtime.add(&mut pod);
+        }
+        node.runtime.del(&pod);
+        assert!(nothing_is_left(&node, &pod), "round {round}");
+    }
+    println!("{with_address} of 40 killed processes had reserved an address");
+    let mut all: Vec<Sandbox> = (0..5).map(|number| Sandbox::new(&format!("p{number}"))).collect();
+    for one in &mut all {
+        node.runtime.add(one);
+    }
+    let error = node.runtime.try_add(&mut pod).unwrap_err();
+    assert_eq!((&error["code"], &error["msg"]), (&json!(11), &json!("no address is left")), "{error}");
+    let mut conf = node.runtime.plugins[0].clone();
+    conf["cniVersion"] = "1.1.0".into();
+    assert!(error["details"].as_str().unwrap().contains("all addresses of 10.244.1.2 to 10.244.1.6"), "{error}");
+    // The kubelet would evict the pods of a node whose STATUS fails.
+    assert_eq!(node.runtime.run("STATUS", &pod, &conf), Ok(Value::Null));
+    node.runtime.del(&all[0]);
+    node.runtime.add(&mut pod);
 }

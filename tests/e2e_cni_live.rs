@@ -102,14 +102,6 @@ impl Cluster {
     }
 }
 
-/// Skips the test if the standard CNI plugins or these programs are missing.
-macro_rules! require_cluster {
-    ($($program:expr),*) => {
-        require!($($program),*);
-        require_plugins!();
-    };
-}
-
 /// A running cluster with one pod.
 fn with_client() -> (Cluster, Sandbox) {
     let mut cluster = Cluster::new();
@@ -168,7 +160,7 @@ const ONLY_BACKENDS: &str = "{podSelector: {matchLabels: {role: db}}, policyType
 
 #[test]
 fn redis_and_dns_between_pods_follow_policy_as_it_changes() {
-    require_cluster!("redis-server", "redis-cli", "dnsmasq", "dig", "ping");
+    require!("redis-server", "redis-cli", "dnsmasq", "dig", "ping");
     let mut cluster = Cluster::new();
     cluster.start();
     let db = cluster.create("db", "{role: db}");
@@ -214,7 +206,7 @@ fn redis_and_dns_between_pods_follow_policy_as_it_changes() {
 
 #[test]
 fn the_first_packet_after_an_add_is_forwarded_and_two_hundred_pods_leave_nothing_behind() {
-    require_cluster!();
+    require!();
     let (mut cluster, client) = with_client();
     let mut times = Vec::new();
     for round in 0..200 {
@@ -238,7 +230,7 @@ fn the_first_packet_after_an_add_is_forwarded_and_two_hundred_pods_leave_nothing
 
 #[test]
 fn twenty_pods_are_added_at_once_and_deleted_at_once() {
-    require_cluster!();
+    require!();
     let (mut cluster, client) = with_client();
     for round in 0..3 {
         let names: Vec<String> = (0..20).map(|number| format!("pod-{round}-{number}")).collect();
@@ -271,7 +263,7 @@ fn twenty_pods_are_added_at_once_and_deleted_at_once() {
 
 #[test]
 fn a_pod_that_the_api_does_not_know_yet_is_waited_for_and_then_tried_again() {
-    require_cluster!();
+    require!();
     let mut cluster = Cluster::new();
     cluster.start();
     cluster.runtime.plugins[0]["timeout_seconds"] = 1.into();
@@ -300,7 +292,7 @@ fn a_pod_that_the_api_does_not_know_yet_is_waited_for_and_then_tried_again() {
 
 #[test]
 fn pods_outlive_the_vswitch_and_their_end_while_it_is_away_is_made_up_for() {
-    require_cluster!("ping");
+    require!("ping");
     let mut cluster = Cluster::new();
     cluster.start();
     let [a, b, c] = ["a", "b", "c"].map(|name| cluster.create(name, "{app: x}"));
@@ -332,10 +324,12 @@ fn pods_outlive_the_vswitch_and_their_end_while_it_is_away_is_made_up_for() {
 
 #[test]
 fn pods_of_another_plugin_are_judged_as_well() {
-    require_cluster!("ping");
+    require!("ping");
+    require_plugins!();
     let mut cluster = Cluster::new();
     let mut ours = cluster.runtime.plugins.remove(0);
     let mut ipam = ours.as_object_mut().unwrap().shift_remove("ipam").unwrap();
+    ipam["type"] = "host-local".into();
     ipam["ranges"].as_array_mut().unwrap().truncate(1);
     ipam["routes"] = serde_json::json!([{"dst": "0.0.0.0/0"}]);
     cluster.runtime.plugins = vec![serde_json::json!({"type": "ptp", "ipam": ipam}), ours];
@@ -374,7 +368,7 @@ fn pods_of_another_plugin_are_judged_as_well() {
 
 #[test]
 fn a_pod_for_which_there_are_no_buffers_is_refused_with_the_number_that_is_enough() {
-    require_cluster!();
+    require!();
     only_with_xdp!();
     let mut cluster = Cluster::new();
     // Two rings of 1,024 frames, for the host's port and one pod, and the frames in flight.
@@ -405,7 +399,7 @@ fn complaints(cluster: &Cluster) -> Vec<String> {
 
 #[test]
 fn pods_that_end_in_whatever_order_are_no_warning() {
-    require_cluster!();
+    require!();
     let (mut cluster, client) = with_client();
     let before = complaints(&cluster);
     let [told, gone_before, gone_after] =

@@ -52,9 +52,10 @@ pub(super) fn add(call: &Call) -> Result<String, Error> {
 
 impl Port<'_> {
     fn add_interface(&self) -> Result<String, Error> {
-        let Call { environment, conf, .. } = self.call;
-        let ipam = Ipam::find(conf, environment)?.ok_or_else(|| {
-            Error::configuration("ipam: missing; name an IPAM plugin, such as {\"type\": \"host-local\"}")
+        let ipam = Ipam::find(self.call)?.ok_or_else(|| {
+            Error::configuration(
+                "ipam: missing; write {\"type\": \"bulkhead-cni\", \"ranges\": [[{\"subnet\": \"10.244.1.0/24\"}]]}",
+            )
         })?;
         self.check_free()?;
         let given = ipam.add()?;

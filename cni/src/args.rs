@@ -1,6 +1,7 @@
 //! Command line of `bulkhead cni`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -60,6 +61,10 @@ pub struct CniInstall {
     /// vswitch
     #[arg(long, value_name = "NAME", conflicts_with = "ranges")]
     pub node: Option<String>,
+    /// Address range for the pods of one node; repeat for more ranges and nodes. The node of --node uses its ranges of this list. A node
+    /// without any uses its podCIDRs. For clusters whose nodes have no podCIDRs (--allocate-node-cidrs=false)
+    #[arg(long = "node-range", value_name = "NODE=CIDR", requires = "node")]
+    pub node_ranges: Vec<NodeRange>,
     /// Kubeconfig file for the API server [default: the pod's service account]
     #[arg(long, value_name = "FILE", requires = "node")]
     pub kubeconfig: Option<PathBuf>,
@@ -72,9 +77,32 @@ pub struct CniInstall {
     /// MTU of pods' interfaces [default: the MTU of the node's default route]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub mtu: Option<u32>,
-    /// Version of the CNI specification [default: the newest that host-local in the plugin folder supports]
+    /// Version of the CNI specification [default: the newest that the runtime supports]
     #[arg(long, value_enum, value_name = "VERSION")]
     pub cni_version: Option<CniVersion>,
+}
+
+/// An address range for the pods of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRange {
+    /// The node's name.
+    pub node: String,
+    /// The addresses.
+    pub range: IpNet,
+}
+
+impl FromStr for NodeRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (node, range) = text
+            .split_once('=')
+            .filter(|(node, _)| !node.is_empty())
+            .ok_or("write NODE=CIDR, such as node-1=10.244.1.0/24")?;
+        let range =
+            range.parse().map_err(|_| format!("`{range}` is no block of addresses; write node-1=10.244.1.0/24"))?;
+        Ok(Self { node: node.to_owned(), range })
+    }
 }
 
 /// A version of the CNI specification.

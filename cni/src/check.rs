@@ -29,7 +29,7 @@ pub(super) fn check(call: &Call) -> Result<(), Error> {
         check_node_end(call)?;
     }
     check_port(call)?;
-    Ipam::find(conf, environment)?.map_or(Ok(()), |ipam| ipam.tell(Command::Check))
+    Ipam::find(call)?.map_or(Ok(()), |ipam| ipam.tell(Command::Check))
 }
 
 fn check_container(call: &Call, previous: &Outcome) -> Result<(), Error> {
@@ -111,5 +111,5 @@ pub(super) fn status(call: &Call) -> Result<(), Error> {
     if !health.ready {
         return not_ready(Code::Unavailable, "`bulkhead status` shows why");
     }
-    Ipam::find(&call.conf, &call.environment)?.map_or(Ok(()), |ipam| ipam.tell(Command::Status))
+    Ipam::find(call)?.map_or(Ok(()), |ipam| ipam.tell(Command::Status))
 }

@@ -1,14 +1,14 @@
 //! `bulkhead cni install` and `uninstall`.
 //!
-//! The address ranges of a node's pods are written into the network configuration. `host-local` reads them there, because an IPAM plugin
-//! gets the configuration unchanged. `DEL` needs them even while the vswitch is down. A node's podCIDRs never change.
+//! The address ranges of a node's pods are written into the network configuration. An `ADD` then does not depend on another answer of the
+//! vswitch, and another IPAM plugin can take the place of the plugin's own allocator. A node's podCIDRs never change.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
@@ -16,19 +16,17 @@ use bulkhead_cluster::kubernetes::{Access, node_blocks};
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use super::NAME;
 use super::version::Version;
-use crate::args::{CniInstall, CniPlace, CniVersion};
+use super::{NAME, ipam};
+use crate::args::{CniInstall, CniPlace, CniVersion, NodeRange};
 use bulkhead_answers::output;
 use bulkhead_observe::admin::{DEFAULT_SOCKET, Request, exchange};
 
-/// Name of the network, under which `host-local` stores its leases.
+/// Name of the network, which is the folder's name of its reserved addresses.
 const NETWORK: &str = "bulkhead";
 
-/// Name of the IPAM plugin, which assigns addresses to pods.
-const IPAM: &str = "host-local";
-
-/// Folder of the leases. Below /run, because no lease is valid after a reboot.
+/// Folder of the reserved addresses. Below /run, because no pod survives a reboot. Earlier versions gave it to `host-local`: their pods'
+/// addresses stay reserved.
 const LEASES: &str = "/run/bulkhead/ipam";
 
 /// Interval between requests for podCIDRs that are not known yet.
@@ -51,30 +49,13 @@ pub fn install(args: &CniInstall) -> anyhow::Result<ExitCode> {
             args.socket.display()
         );
     }
-    let ranges = match &args.node {
-        _ if !args.ranges.is_empty() => args.ranges.clone(),
-        Some(node) => asked(args.timeout, "the API server", || blocks_by_server(args, node))?,
-        None => asked(args.timeout, "the vswitch", || blocks_by_vswitch(args))?,
-    };
-    let ipam = place.bin_dir.join(IPAM);
-    if !ipam.is_file() {
-        output::warn(&format!(
-            "{} is missing, and no pod can be added without it\n  help: it is one of the containernetworking plugins, \
-             which distributions and Kubernetes' packages bring",
-            ipam.display()
-        ));
-    }
-    let version = args.cni_version.map_or_else(
-        || version_of(&ipam),
-        |version| match version {
-            CniVersion::V1_0 => Version::V1_0,
-            CniVersion::V1_1 => Version::V1_1,
-        },
-    );
+    let conf = configuration(&ranges(args)?, args.cni_version, &args.socket, args.mtu);
+    ipam::check(&conf["plugins"][0]["ipam"]).map_err(|why| {
+        anyhow!("the pods' address ranges cannot be used: {why}\n  help: give others with --range or --node-range")
+    })?;
     let program = place.bin_dir.join(NAME);
     copy_program(&program, "--bin-dir")?;
-    let text = format!("{:#}\n", configuration(&ranges, version, &args.socket, args.mtu));
-    replace(&conflist, "--conf-dir", 0o644, |file| file.write_all(text.as_bytes()))?;
+    replace(&conflist, "--conf-dir", 0o644, |file| file.write_all(format!("{conf:#}\n").as_bytes()))?;
     say(&format!("installed {} and {}", program.display(), conflist.display()))
 }
 
@@ -118,9 +99,47 @@ fn conflist_path(place: &CniPlace) -> anyhow::Result<PathBuf> {
     Ok(place.conf_dir.join(name))
 }
 
+/// Returns the address ranges of the node's pods: of the arguments, else the node's podCIDRs.
+///
+/// Ranges of the arguments come first, so that a node that is named there does not depend on podCIDRs that another program may add later.
+fn ranges(args: &CniInstall) -> anyhow::Result<Vec<IpNet>> {
+    check_overlaps(&args.node_ranges)?;
+    let Some(node) = &args.node else {
+        return match args.ranges.is_empty() {
+            true => asked(args.timeout, "the vswitch", "--range CIDR", || blocks_by_vswitch(args)),
+            false => Ok(args.ranges.clone()),
+        };
+    };
+    let own: Vec<IpNet> = args.node_ranges.iter().filter(|one| one.node == *node).map(|one| one.range).collect();
+    match own.is_empty() {
+        true => {
+            let option = format!("--node-range {node}=CIDR");
+            asked(args.timeout, "the API server", &option, || blocks_by_server(args, node))
+        }
+        false => Ok(own),
+    }
+}
+
+/// Refuses ranges that two nodes share: pods of both would get the same addresses.
+fn check_overlaps(ranges: &[NodeRange]) -> anyhow::Result<()> {
+    for (at, NodeRange { node, range }) in ranges.iter().enumerate() {
+        let overlaps = |other: &&NodeRange| other.range.contains(range) || range.contains(&other.range);
+        if let Some(other) = ranges[..at].iter().filter(|other| other.node != *node).find(overlaps) {
+            bail!(
+                "--node-range: {range} of {node} overlaps with {} of {}\n  help: give each node its own range",
+                other.range,
+                other.node
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Returns the network configuration list to install, as JSON.
-fn configuration(ranges: &[IpNet], version: Version, socket: &Path, mtu: Option<u32>) -> Value {
-    // `host-local` assigns one address from each set, so each family has one set.
+///
+/// `cniVersions` lists all versions, of which a runtime uses the newest that it knows. Runtimes older than 1.1.0 know only `cniVersion`.
+fn configuration(ranges: &[IpNet], version: Option<CniVersion>, socket: &Path, mtu: Option<u32>) -> Value {
+    // A pod gets one address from each set, so each family has one set.
     let set = |is_v4: bool| {
         let of = ranges.iter().filter(|range| range.addr().is_ipv4() == is_v4);
         of.map(|range| json!({"subnet": range.trunc()})).collect::<Vec<_>>()
@@ -129,32 +148,26 @@ fn configuration(ranges: &[IpNet], version: Version, socket: &Path, mtu: Option<
     let mut plugin = json!({
         "type": NAME,
         "socket": socket,
-        "ipam": {"type": IPAM, "dataDir": LEASES, "ranges": sets},
+        "ipam": {"type": NAME, "dataDir": LEASES, "ranges": sets},
     });
     if let Some(mtu) = mtu {
         plugin["mtu"] = mtu.into();
     }
-    json!({"cniVersion": version.name(), "name": NETWORK, "plugins": [plugin]})
-}
-
-/// Returns the newest CNI version that the IPAM plugin supports too, since it gets the same configuration. 1.0.0 if the plugin does not
-/// report its versions.
-fn version_of(ipam: &Path) -> Version {
-    let ask = || {
-        let mut command = Command::new(ipam);
-        let output = command.env("CNI_COMMAND", "VERSION").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-        let answer: Value = serde_json::from_slice(&output.stdout).ok()?;
-        let spoken =
-            answer["supportedVersions"].as_array()?.iter().filter_map(|version| Version::named(version.as_str()?));
-        spoken.max()
+    let versions: &[Version] = match version {
+        Some(CniVersion::V1_0) => &[Version::V1_0],
+        Some(CniVersion::V1_1) => &[Version::V1_1],
+        None => &[Version::V1_0, Version::V1_1],
     };
-    ask().unwrap_or(Version::V1_0)
+    let names: Vec<_> = versions.iter().map(|version| version.name()).collect();
+    json!({"cniVersion": names[0], "cniVersions": names, "name": NETWORK, "plugins": [plugin]})
 }
 
-/// Requests the node's podCIDRs repeatedly until they are known or `patience` has passed. `whom` names the source in errors.
+/// Requests the node's podCIDRs repeatedly until they are known or `patience` has passed. Errors name the source `whom`, and the option that
+/// replaces it.
 fn asked(
     patience: Duration,
     whom: &str,
+    option: &str,
     mut ask: impl FnMut() -> Result<Vec<IpNet>, String>,
 ) -> anyhow::Result<Vec<IpNet>> {
     let deadline = Instant::now() + patience;
@@ -166,7 +179,8 @@ fn asked(
         };
         if Instant::now() >= deadline {
             bail!(
-                "{whom} did not report the node's podCIDRs: {why}\n  help: give the pods' address ranges with --range"
+                "{whom} did not report the node's podCIDRs: {why}\n  help: give the pods' address ranges with {option}, or have \
+                 kube-controller-manager assign podCIDRs (--allocate-node-cidrs)"
             );
         }
         std::thread::sleep(INTERVAL);
@@ -245,16 +259,20 @@ mod tests {
     #[test]
     fn the_configuration_has_a_set_of_ranges_for_each_family() {
         let ranges = ["10.244.1.0/24", "fd00:244:1::/64", "10.245.1.0/24"].map(|range| range.parse().unwrap());
-        let conf = configuration(&ranges, Version::V1_1, Path::new("/run/bulkhead/admin.sock"), Some(9000));
+        let conf = configuration(&ranges, None, Path::new("/run/bulkhead/admin.sock"), Some(9000));
         let expected = r#"{
-  "cniVersion": "1.1.0",
+  "cniVersion": "1.0.0",
+  "cniVersions": [
+    "1.0.0",
+    "1.1.0"
+  ],
   "name": "bulkhead",
   "plugins": [
     {
       "type": "bulkhead-cni",
       "socket": "/run/bulkhead/admin.sock",
       "ipam": {
-        "type": "host-local",
+        "type": "bulkhead-cni",
         "dataDir": "/run/bulkhead/ipam",
         "ranges": [
           [
@@ -277,16 +295,30 @@ mod tests {
   ]
 }"#;
         assert_eq!(format!("{conf:#}"), expected);
-        let one = configuration(&ranges[..1], Version::V1_0, Path::new("/x"), None);
+        ipam::check(&conf["plugins"][0]["ipam"]).unwrap();
+        let one = configuration(&ranges[..1], Some(CniVersion::V1_1), Path::new("/x"), None);
         assert!(
             one["plugins"][0].get("mtu").is_none()
                 && one["plugins"][0]["ipam"]["ranges"].as_array().unwrap().len() == 1
         );
+        assert_eq!((&one["cniVersion"], &one["cniVersions"]), (&json!("1.1.0"), &json!(["1.1.0"])));
     }
 
     #[test]
-    fn a_plugin_that_does_not_say_its_versions_is_taken_for_an_old_one() {
-        assert_eq!(version_of(Path::new("/no/such/plugin")), Version::V1_0);
-        assert_eq!(version_of(Path::new("/bin/true")), Version::V1_0);
+    fn ranges_that_two_nodes_share_are_refused() {
+        let check = |ranges: &[&str]| {
+            check_overlaps(&ranges.iter().map(|range| range.parse().unwrap()).collect::<Vec<_>>())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&["n1=10.1.0.0/24", "n1=10.1.0.0/25", "n2=10.2.0.0/24", "n2=fd00::/64"]), Ok(()));
+        for wider in ["n2=10.1.0.0/16", "n2=10.1.0.0/24", "n2=10.1.0.128/25"] {
+            let error = check(&["n1=10.1.0.0/24", wider]).unwrap_err();
+            assert!(error.contains("of n2 overlaps with 10.1.0.0/24 of n1\n  help: "), "{error}");
+        }
+        for (text, says) in
+            [("10.1.0.0/24", "write NODE=CIDR"), ("=10.1.0.0/24", "write NODE"), ("n1=10.1", "`10.1` is no")]
+        {
+            assert!(text.parse::<NodeRange>().unwrap_err().starts_with(says));
+        }
     }
 }

@@ -1,118 +1,84 @@
-//! Delegation to an IPAM plugin, which assigns addresses: section 4 of the specification.
+//! IPAM: who assigns a container's addresses, by `ipam.type` of the configuration.
 //!
-//! The IPAM plugin gets the same environment and configuration. It writes its result or error to standard output, and shares this plugin's
-//! standard error.
+//! With the type [`NAME`] the plugin assigns them itself, without another program: a pod starts faster, and a node needs no other plugin.
+//! With any other type, that plugin does (section 4 of the specification).
+//!
+//! The type is the plugin's own name, because runtimes and people take an IPAM type for the name of a program: this one exists, and it is
+//! the one that assigns the addresses.
 
-use std::io::{ErrorKind, Write};
+mod allocator;
+mod delegated;
+mod own;
+mod ranges;
+mod store;
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Command as Process, Output, Stdio};
 
 use serde_json::Value;
 
-use super::environment::{Command, Environment};
-use super::error::{Code, Error};
-use super::netconf::NetConf;
-use super::result::Outcome;
+use super::Call;
+use super::NAME;
+use super::environment::Command;
+use super::error::Error;
+use delegated::Delegated;
+use own::Own;
+pub(super) use own::check;
 
-/// An IPAM plugin and its input.
+/// The allocator of a network.
 #[derive(Debug)]
-pub(super) struct Ipam<'a> {
-    kind: &'a str,
-    program: PathBuf,
-    input: &'a [u8],
+pub(super) enum Ipam<'a> {
+    Own(Own<'a>),
+    Delegated(Delegated<'a>),
 }
 
-/// The answer of an IPAM plugin to `ADD`.
+/// What an `ADD` assigned.
 #[derive(Debug)]
 pub(super) struct Given {
     pub(super) addresses: Vec<IpAddr>,
-    /// The answer's `dns` field. `None` if it is missing or empty.
+    /// The `dns` field of another plugin's answer. `None` if it is missing or empty.
     pub(super) dns: Option<Value>,
 }
 
 impl<'a> Ipam<'a> {
-    /// Returns the configuration's IPAM plugin. `None` if it names none.
+    /// Returns the configuration's allocator. `None` if it names none.
     ///
     /// # Errors
-    /// [`Error`] if no folder of `CNI_PATH` has the program.
-    pub(super) fn find(conf: &'a NetConf, environment: &Environment) -> Result<Option<Self>, Error> {
-        let Some(kind) = &conf.ipam else { return Ok(None) };
-        let program = find(kind, &environment.path)?;
-        Ok(Some(Self { kind, program, input: &conf.text }))
+    /// [`Error`] if it is another plugin, and no folder of `CNI_PATH` has the program.
+    pub(super) fn find(call: &'a Call) -> Result<Option<Self>, Error> {
+        match call.conf.ipam.as_deref() {
+            None => Ok(None),
+            Some(NAME) => Ok(Some(Self::Own(Own { call }))),
+            Some(kind) => {
+                Delegated::find(kind, &call.conf, &call.environment).map(|found| Some(Self::Delegated(found)))
+            }
+        }
     }
 
-    /// Runs `ADD`. If that fails or the answer is malformed, runs `DEL` to release the addresses.
+    /// Assigns addresses. If that fails, nothing stays reserved.
     ///
     /// # Errors
-    /// The plugin's own error, or [`Code::Ipam`].
+    /// The error of the allocator, or of the other plugin.
     pub(super) fn add(&self) -> Result<Given, Error> {
-        let given = self.run(Command::Add).and_then(|said| self.given(&said));
+        let given = match self {
+            Self::Own(own) => own.add(),
+            Self::Delegated(delegated) => delegated.add(),
+        };
         given.inspect_err(|_| {
             // The first error counts; a failed cleanup is not reported.
-            let _ = self.run(Command::Del);
+            let _ = self.tell(Command::Del);
         })
     }
 
-    /// Runs a command that has no result.
+    /// Carries out a command that has no result.
     ///
     /// # Errors
-    /// The plugin's own error, or [`Code::Ipam`].
+    /// The error of the allocator, or of the other plugin.
     pub(super) fn tell(&self, command: Command) -> Result<(), Error> {
-        self.run(command).map(drop)
-    }
-
-    fn given(&self, said: &[u8]) -> Result<Given, Error> {
-        let odd = |why: String| {
-            Error::new(Code::Ipam, "the IPAM plugin's answer is malformed", format!("{}: {why}", self.kind))
-        };
-        let mut json = serde_json::Deserializer::from_slice(said);
-        let outcome: Outcome = serde_path_to_error::deserialize(&mut json)
-            .map_err(|error| odd(format!("{}: {}", error.path(), error.inner())))?;
-        if outcome.ips.is_empty() {
-            return Err(odd("it assigned no address".to_owned()));
-        }
-        let dns = outcome.dns.filter(|dns| dns.as_object().is_some_and(|fields| !fields.is_empty()));
-        Ok(Given { addresses: outcome.ips.iter().map(|ip| ip.address.addr()).collect(), dns })
-    }
-
-    fn run(&self, command: Command) -> Result<Vec<u8>, Error> {
-        let failed = |why: String| Error::new(Code::Ipam, "the IPAM plugin failed", format!("{}: {why}", self.kind));
-        let output = run(&self.program, command, self.input)
-            .map_err(|error| failed(format!("{} cannot be run: {error}", self.program.display())))?;
-        if output.status.success() {
-            return Ok(output.stdout);
-        }
-        // A plugin's own error is passed on unchanged.
-        Err(Error::read(&output.stdout).unwrap_or_else(|| {
-            let said = String::from_utf8_lossy(&output.stdout);
-            failed(format!("{}: {}", output.status, said.trim()))
-        }))
-    }
-}
-
-/// Searches the folders of `path` for a plugin's program.
-pub(super) fn find(kind: &str, path: &[PathBuf]) -> Result<PathBuf, Error> {
-    let mut programs = path.iter().map(|folder| folder.join(kind));
-    programs.find(|program| program.is_file()).ok_or_else(|| {
-        let folders: Vec<_> = path.iter().map(|folder| folder.display().to_string()).collect();
-        let searched = if folders.is_empty() { "it is empty".to_owned() } else { folders.join(", ") };
-        let remedy = "install the plugin there, or name another one in ipam.type";
-        Error::environment(format!("CNI_PATH: it does not contain the IPAM plugin `{kind}`: {searched}; {remedy}"))
-    })
-}
-
-/// Runs a plugin with this process's environment and another `CNI_COMMAND`.
-pub(super) fn run(program: &Path, command: Command, input: &[u8]) -> std::io::Result<Output> {
-    let mut process = Process::new(program);
-    process.env("CNI_COMMAND", command.name()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let mut child = process.spawn()?;
-    if let Some(mut stdin) = child.stdin.take() {
-        match stdin.write_all(input) {
-            // The plugin did not read its input.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-            written => written?,
+        match self {
+            Self::Own(own) => own.tell(command),
+            Self::Delegated(delegated) => delegated.tell(command),
         }
     }
-    child.wait_with_output()
 }

@@ -3,10 +3,11 @@
 //! **Purpose.** Each run executes one command of the CNI specification (<https://www.cni.dev/docs/spec/>, 0.4.0 to 1.1.0). The runtime
 //! passes the command in the environment and the network configuration on standard input. It reads a result or an error from standard
 //! output.
-//! **Not its purpose:** judging packets, knowing policy, or keeping state. Only removals that an absent vswitch has missed are kept.
+//! **Not its purpose:** judging packets, or knowing policy. It keeps two things in files: reserved addresses, and removals that an absent
+//! vswitch has missed.
 //!
 //! ```text
-//!   containerd --CNI_COMMAND=ADD, configuration--> bulkhead-cni --ADD--> host-local (addresses)
+//!   containerd --CNI_COMMAND=ADD, configuration--> bulkhead-cni --files, or ADD of another IPAM plugin--> addresses
 //!                                                       |--netlink--> veth:  [ pod: eth0 ]--[ bh...., down ]
 //!                                                       `--add_port--> vswitch: attaches, sets bh.... up, opens the port
 //! ```

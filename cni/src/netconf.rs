@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::NAME;
 use super::environment::check_identifier;
 use super::error::{Code, Error};
 use super::mac::Mac;
@@ -35,6 +36,10 @@ pub(super) struct NetConf {
     pub(super) mtu: Option<u32>,
     /// The name of the IPAM plugin. `None` behind a plugin that assigns the addresses.
     pub(super) ipam: Option<String>,
+    /// The section `ipam`, for the plugin's own allocator. Null if it is missing.
+    pub(super) ipam_section: Value,
+    /// Whether the runtime requests addresses (capability `ips`).
+    pub(super) requests_addresses: bool,
     /// The result's `dns` field. `None` for the IPAM plugin's answer.
     pub(super) dns: Option<Value>,
     /// Maximum time that `ADD` waits for the port to open.
@@ -61,6 +66,8 @@ pub(super) struct Attached {
 /// The fields that the plugin reads.
 #[derive(Debug, Deserialize)]
 struct Fields {
+    #[serde(rename = "type")]
+    kind: Option<String>,
     name: Option<String>,
     socket: Option<PathBuf>,
     mtu: Option<u32>,
@@ -83,6 +90,7 @@ struct Ipam {
 #[derive(Debug, Deserialize)]
 struct Runtime {
     mac: Option<String>,
+    ips: Option<Vec<Value>>,
 }
 
 impl NetConf {
@@ -100,6 +108,7 @@ impl NetConf {
         }
         let version = version_of(&value)?;
         let attachments = attachments(&value)?;
+        let ipam_section = value["ipam"].clone();
         let fields: Fields = serde_path_to_error::deserialize(value)
             .map_err(|error| Error::configuration(format!("{}: {}", error.path(), error.inner())))?;
         let network = fields.name.unwrap_or_default();
@@ -120,11 +129,9 @@ impl NetConf {
                 "timeout_seconds: {patience} is not in the range 1 to {LONGEST_PATIENCE}"
             )));
         }
-        let ipam = fields.ipam.and_then(|ipam| ipam.kind).filter(|kind| !kind.is_empty());
-        if let Some(kind) = ipam.as_ref().filter(|kind| kind.contains(['/', '\\']) || *kind == "." || *kind == "..") {
-            return Err(Error::configuration(format!("ipam.type: `{kind}` is not the name of a plugin")));
-        }
-        let mac = fields.runtime.and_then(|runtime| runtime.mac).filter(|mac| !mac.is_empty());
+        let ipam = ipam_type(fields.ipam, fields.kind.as_deref())?;
+        let (mac, ips) = fields.runtime.map_or((None, None), |runtime| (runtime.mac, runtime.ips));
+        let mac = mac.filter(|mac| !mac.is_empty());
         let mac = mac.map(|text| text.parse().map_err(|why| Error::configuration(format!("runtimeConfig.mac: {why}"))));
         Ok(Self {
             version,
@@ -132,6 +139,8 @@ impl NetConf {
             socket,
             mtu: fields.mtu,
             ipam,
+            ipam_section,
+            requests_addresses: ips.is_some_and(|ips| !ips.is_empty()),
             dns: fields.dns.filter(|dns| dns.as_object().is_some_and(|fields| !fields.is_empty())),
             patience: Duration::from_secs(patience),
             mac: mac.transpose()?,
@@ -160,6 +169,22 @@ impl NetConf {
         self.attachments.as_deref().ok_or_else(|| {
             Error::configuration(format!("{ATTACHMENTS}: missing; GC needs the list of valid attachments"))
         })
+    }
+}
+
+/// Returns `ipam.type`. `None` if it is missing or empty. `plugin` is the configuration's `type`.
+fn ipam_type(ipam: Option<Ipam>, plugin: Option<&str>) -> Result<Option<String>, Error> {
+    let kind = ipam.and_then(|ipam| ipam.kind).filter(|kind| !kind.is_empty());
+    match kind.as_deref() {
+        Some(kind) if kind.contains(['/', '\\']) || kind == "." || kind == ".." => {
+            Err(Error::configuration(format!("ipam.type: `{kind}` is not the name of a plugin")))
+        }
+        // Another plugin runs this program as its IPAM plugin, which would create an interface.
+        Some(NAME) if plugin.is_some_and(|plugin| plugin != NAME) => Err(Error::configuration(format!(
+            "ipam.type: `{NAME}` assigns addresses only for plugins of the type `{NAME}`, not for `{}`; use host-local there",
+            plugin.unwrap_or_default()
+        ))),
+        _ => Ok(kind),
     }
 }
 
@@ -267,6 +292,10 @@ mod tests {
             (json!({"ipam": "host-local"}), "ipam: invalid type"),
             (json!({"ipam": {"type": 1}}), "ipam.type: invalid type"),
             (json!({"ipam": {"type": "../sh"}}), "ipam.type: `../sh` is not the name of a plugin"),
+            (
+                json!({"type": "ptp", "ipam": {"type": "bulkhead-cni"}}),
+                "ipam.type: `bulkhead-cni` assigns addresses only for",
+            ),
             (json!({"runtimeConfig": {"mac": "02:00"}}), "runtimeConfig.mac: `02:00` is not a unicast MAC address"),
             (json!({"name": ""}), "name: empty"),
             (json!({"name": "a/b"}), "name: `a/b` must start with"),

@@ -62,7 +62,7 @@ pub(super) fn gc(call: &Call) -> Result<(), Error> {
 
 /// Runs the command of the IPAM plugin, if the configuration names one.
 fn delegate(call: &Call, command: Command) -> Result<(), Error> {
-    match Ipam::find(&call.conf, &call.environment)? {
+    match Ipam::find(call)? {
         Some(ipam) => ipam.tell(command),
         None => Ok(()),
     }

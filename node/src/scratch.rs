@@ -8,7 +8,17 @@ pub(crate) struct Scratch(PathBuf);
 impl Scratch {
     /// Creates an empty folder. `name` must be unique to the test.
     pub(crate) fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("bulkhead-live-{}-{name}", std::process::id()));
+        Self::below(&std::env::temp_dir(), name)
+    }
+
+    /// Like [`Self::new`], in memory if the system has `/dev/shm`: for tests that write to the disk thousands of times.
+    pub(crate) fn in_memory(name: &str) -> Self {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Self::below(memory, name) } else { Self::new(name) }
+    }
+
+    fn below(folder: &Path, name: &str) -> Self {
+        let path = folder.join(format!("bulkhead-live-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         Self(path)

@@ -298,7 +298,9 @@ fn an_init_container_has_the_api_server_tell_the_nodes_blocks() {
     let unknown = install("node-3");
     let told = String::from_utf8_lossy(&unknown.stderr).into_owned();
     assert!(
-        unknown.status.code() == Some(2) && told.contains("the API server did not report") && told.contains("--range"),
+        unknown.status.code() == Some(2)
+            && told.contains("the API server did not report")
+            && told.contains("help: give the pods' address ranges with --node-range node-3=CIDR, or have"),
         "{told}"
     );
     assert!(!place.path("net.d").exists(), "nothing is installed that cannot work");
@@ -307,6 +309,39 @@ fn an_init_container_has_the_api_server_tell_the_nodes_blocks() {
         serde_json::from_slice(&fs::read(place.path("net.d/05-bulkhead.conflist")).unwrap()).unwrap();
     let expected = json!([[{"subnet": "10.244.2.0/24"}], [{"subnet": "fd00:244::/64"}]]);
     assert_eq!(installed["plugins"][0]["ipam"]["ranges"], expected);
+}
+
+#[test]
+fn a_node_without_pod_cidrs_uses_its_ranges_of_a_list_for_all_nodes() {
+    let place = Place::new("install-ranges");
+    let (bin, conf) = (place.text("bin"), place.text("net.d"));
+    let install = |more: &[&str]| {
+        let words = ["cni", "install", "--bin-dir", &bin, "--conf-dir", &conf];
+        bulkhead(&[&words[..], more].concat())
+    };
+    let lists =
+        ["node-1=10.9.1.0/24", "node-2=10.9.2.0/24", "node-2=fd00:2::/64"].map(|one| format!("--node-range={one}"));
+    let lists: Vec<&str> = lists.iter().map(String::as_str).collect();
+    // No API server is asked.
+    stdout(&install(&[&["--node", "node-2"], &lists[..]].concat()), 0);
+    let installed: Value =
+        serde_json::from_slice(&fs::read(place.path("net.d/05-bulkhead.conflist")).unwrap()).unwrap();
+    let expected = json!([[{"subnet": "10.9.2.0/24"}], [{"subnet": "fd00:2::/64"}]]);
+    assert_eq!(installed["plugins"][0]["ipam"]["ranges"], expected);
+    for (words, says) in [
+        (vec!["--node-range", "node-1=10.9.1.0/24"], "--node <NAME>"),
+        (vec!["--node", "n", "--node-range", "10.9.1.0/24"], "write NODE=CIDR"),
+        (
+            vec!["--node", "n", "--node-range", "n=10.9.1.0/24", "--node-range", "m=10.9.0.0/16"],
+            "m overlaps with 10.9.1.0/24 of n",
+        ),
+        (vec!["--node", "n", "--node-range", "n=10.9.1.0/31"], "ranges[0][0].subnet: 10.9.1.0/31 is too small"),
+        (vec!["--range", "10.9.1.0/24", "--range", "10.9.1.0/25"], "ranges[0][1]: overlaps with ranges[0][0]"),
+    ] {
+        let output = install(&words);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && told.contains(says), "{told} does not say {says}");
+    }
 }
 
 #[test]
@@ -374,8 +409,7 @@ fn what_cannot_be_installed_is_told_with_its_place_and_the_remedy() {
     let words = ["cni", "install", "--range", "10.244.1.0/24", "--bin-dir", &good, "--conf-dir", &good];
     let output = bulkhead(&words);
     stdout(&output, 0);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("folder/host-local is missing") && told.contains("help: "), "{told}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "no other plugin is needed");
 }
 
 #[test]
@@ -388,7 +422,7 @@ fn the_vswitch_is_asked_where_pods_of_the_node_have_their_addresses() {
     assert!(
         output.status.code() == Some(2)
             && said.contains("start the vswitch")
-            && said.contains("help: give the pods' address ranges with --range"),
+            && said.contains("help: give the pods' address ranges with --range CIDR, or have kube-controller-manager"),
         "{said}"
     );
     assert!(!place.path("net.d").exists() && !place.path("bin").exists(), "nothing is installed that cannot work");
@@ -397,13 +431,12 @@ fn the_vswitch_is_asked_where_pods_of_the_node_have_their_addresses() {
     let output = bulkhead(&words);
     assert!(String::from_utf8_lossy(&output.stderr).contains("it has no Node node-1 with podCIDRs"));
     drop(vswitch);
-    // The newest version that the IPAM plugin supports too.
-    place.ipam(r#"echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0","1.1.0","2.0.0"]}'"#);
-    fs::create_dir(&bin).unwrap();
-    fs::rename(place.path("fake-ipam"), place.path("bin/host-local")).unwrap();
     let _vswitch = FakeVswitch::start(&place.socket(), knows(json!(["10.244.7.0/24"])));
     stdout(&bulkhead(&words), 0);
     let written: Value = serde_json::from_slice(&fs::read(place.path("net.d/05-bulkhead.conflist")).unwrap()).unwrap();
     assert_eq!(written["plugins"][0]["ipam"]["ranges"], json!([[{"subnet": "10.244.7.0/24"}]]));
-    assert_eq!((&written["cniVersion"], &written["plugins"][0]["socket"]), (&json!("1.1.0"), &json!(socket)));
+    assert_eq!(
+        (&written["cniVersions"], &written["plugins"][0]["socket"]),
+        (&json!(["1.0.0", "1.1.0"]), &json!(socket))
+    );
 }

@@ -184,7 +184,7 @@ fn the_manifests_wire_a_real_node_replace_its_vswitch_and_leave_nothing_when_the
     // Every BPF file system contains the kernel's own two files.
     for (folder, others) in [
         ("/etc/cni/net.d", ""),
-        ("/opt/cni/bin", "host-local\nloopback\n"),
+        ("/opt/cni/bin", "loopback\n"),
         ("/sys/fs/bpf", "maps.debug\nprogs.debug\n"),
         ("/sys/class/net", "lo\nul0\n"),
     ] {

@@ -126,7 +126,7 @@ impl Node {
         output.status.success()
     }
 
-    /// The addresses that `host-local` has leased.
+    /// The reserved addresses.
     fn leases(&self) -> Vec<String> {
         let files = self.machine.exec("ls", &["/run/bulkhead/ipam/bulkhead"]);
         files.lines().filter(|name| name.parse::<Ipv4Addr>().is_ok()).map(str::to_owned).collect()

@@ -9,7 +9,7 @@
 use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::io::in_namespace;
@@ -111,14 +111,14 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Makes a runtime whose only chained plugin is `bulkhead-cni`, using this admin socket. `host-local` keeps its leases in `folder`.
+    /// Makes a runtime whose only chained plugin is `bulkhead-cni`, using this admin socket. It keeps the reserved addresses in `folder`.
     pub fn new(node: &Netns, folder: &Path, socket: &Path) -> Self {
         let ours = folder.join("cni");
         std::fs::create_dir_all(&ours).unwrap();
         let _ = std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bulkhead"), ours.join("bulkhead-cni"));
         let others = plugins().unwrap_or_default();
         let ranges = json!([[{"subnet": "10.244.1.0/24"}], [{"subnet": "fd00:244:1::/64"}]]);
-        let ipam = json!({"type": "host-local", "dataDir": folder.join("leases"), "ranges": ranges});
+        let ipam = json!({"type": "bulkhead-cni", "dataDir": folder.join("leases"), "ranges": ranges});
         Self {
             node: Path::new("/run/netns").join(node.name()),
             path: format!("{}:{}", ours.display(), others.display()),
@@ -128,7 +128,7 @@ impl Runtime {
         }
     }
 
-    /// Uses the network of this configuration file, with the leases of `host-local` in the folder `leases`.
+    /// Uses the network of this configuration file, with the reserved addresses in the folder `leases`.
     pub fn take(&mut self, conflist: &Path, leases: &Path) {
         let conf: Value = serde_json::from_slice(&std::fs::read(conflist).unwrap()).unwrap();
         let text = |name: &str| conf[name].as_str().unwrap().to_owned();
@@ -152,6 +152,21 @@ impl Runtime {
         conf: &Value,
         variables: &[(&str, &Path)],
     ) -> Result<Value, Value> {
+        let output = self.start(command, sandbox, conf, variables).wait_with_output().unwrap();
+        let said = if output.stdout.is_empty() { Value::Null } else { serde_json::from_slice(&output.stdout).unwrap() };
+        if output.status.success() { Ok(said) } else { Err(said) }
+    }
+
+    /// Starts an ADD of the first plugin, and kills it after this time.
+    pub fn kill_add(&self, sandbox: &Sandbox, after: Duration) {
+        let mut child = self.start("ADD", sandbox, &self.plugins[0], &[]);
+        std::thread::sleep(after);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Starts a plugin as [`Self::run_with`] does.
+    fn start(&self, command: &str, sandbox: &Sandbox, conf: &Value, variables: &[(&str, &Path)]) -> Child {
         let mut conf = conf.clone();
         conf["name"] = self.network.clone().into();
         if conf.get("cniVersion").is_none() {
@@ -175,9 +190,7 @@ impl Runtime {
         // The child inherits the network namespace of the thread that starts it.
         let mut child = in_namespace(&self.node, || process.spawn().unwrap()).unwrap();
         child.stdin.take().unwrap().write_all(conf.to_string().as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        let said = if output.stdout.is_empty() { Value::Null } else { serde_json::from_slice(&output.stdout).unwrap() };
-        if output.status.success() { Ok(said) } else { Err(said) }
+        child
     }
 
     /// Adds a sandbox to the network. Returns how long the plugins took, or the first error.

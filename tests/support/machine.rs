@@ -197,10 +197,9 @@ impl Machine {
         machine.make_control_groups();
         machine.start_containerd();
         machine.import_image();
-        let plugins = cni::plugins().unwrap();
-        for name in ["host-local", "loopback"] {
-            machine.exec("cp", &[plugins.join(name).to_str().unwrap(), "/opt/cni/bin/"]);
-        }
+        // containerd runs it for each pod.
+        let loopback = cni::plugins().unwrap().join("loopback");
+        machine.exec("cp", &[loopback.to_str().unwrap(), "/opt/cni/bin/"]);
         machine
     }
 

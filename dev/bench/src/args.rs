@@ -158,8 +158,8 @@ pub(crate) enum ClusterRow {
 /// `bulkhead-bench cluster`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead-bench cluster --only policy --changes 400 -o json\n\n\
-    Needs root, iproute2, the CNI plugin host-local (containernetworking-plugins) and two cores. The benchmark creates namespaces\n\
-    and removes them. The exit code is 0 even if a goal is missed: the table shows which goals are met.")]
+    Needs root, iproute2 and two cores. The benchmark creates namespaces and removes them. The exit code is 0\n\
+    even if a goal is missed: the table shows which goals are met.")]
 pub(crate) struct Cluster {
     /// Program to measure [default: `bulkhead` beside this program]
     #[arg(long, value_name = "PATH")]

@@ -1,7 +1,7 @@
 //! `bulkhead-bench cluster`: the program as the daemon of a cluster's node, with an API server and pods that the CNI plugin attaches.
 //! ```text
 //!   [ node: bulkhead run <--HTTP over lo-- API server of the tests ]     put, delete by this program
-//!       p1 |        | p2      made by `bulkhead cni`, addresses by host-local
+//!       p1 |        | p2      made by `bulkhead cni`, which also assigns the addresses
 //!   [ client ]  [ sink ] ...
 //! ```
 //!

@@ -8,12 +8,13 @@ use crate::step::tests;
 const SIDE_BY_SIDE: &str = "4";
 
 /// Tests that run alone, as prefixes of module names.
-const ALONE: [&str; 10] = [
+const ALONE: [&str; 11] = [
     "e2e_attacks",
     "e2e_bench",
     "e2e_big_tcp",
     "e2e_bulk",
     "e2e_changes",
+    "e2e_cni::a_hundred_and_ten",
     "e2e_flow_cache",
     "e2e_flow_program",
     "e2e_service_flood",

@@ -44,11 +44,8 @@ pub(super) fn add(bench: &Bench) -> anyhow::Result<Vec<Line>> {
         }
     }
     let rounded = |values: &[f64]| values.iter().map(|&value| digits(value)).collect::<Vec<_>>();
-    let note = format!(
-        "p99 {}, {} times; the plugin's process and host-local's included",
-        digits(percentile(&singles, 99.0)),
-        singles.len()
-    );
+    let note =
+        format!("p99 {}, {} times; the plugin's process included", digits(percentile(&singles, 99.0)), singles.len());
     let burst = format!("median of {} rounds; one of them takes {} ms", bench.rounds, digits(median(&in_bursts)));
     let line = |what: &str, value, unit, most| Line::value("add", what, value, unit, Goal::AtMost(most));
     Ok(vec![

@@ -12,9 +12,6 @@ use super::objects::{POD_NETWORK, PodName};
 use crate::testbed::net::Netns;
 use crate::testbed::programs::Running;
 
-/// Where the plugin `host-local` may be installed, by Debian's containernetworking-plugins or by Kubernetes' packages.
-const FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
-
 /// A pod's sandbox: its network namespace, and the pod's name and address.
 #[derive(Debug)]
 pub(super) struct Sandbox {
@@ -40,28 +37,25 @@ impl Sandbox {
 #[derive(Debug)]
 pub(super) struct Runtime {
     plugin: PathBuf,
-    /// The value of `CNI_PATH`: the plugins' folders.
-    path: String,
+    /// The value of `CNI_PATH`: the plugin's folder.
+    path: PathBuf,
     conf: String,
 }
 
 impl Runtime {
-    /// Returns a runtime whose plugin is a symbolic link to `program` and connects to this socket. `host-local` keeps its files in
+    /// Returns a runtime whose plugin is a symbolic link to `program` and connects to this socket. The plugin keeps the reserved addresses in
     /// `folder`.
     ///
     /// # Errors
-    /// If `host-local` is not installed, or the folder is not writable.
+    /// If the folder is not writable.
     pub(super) fn new(program: &Path, folder: &Path, socket: &Path) -> anyhow::Result<Self> {
-        let others = FOLDERS.iter().map(Path::new).find(|folder| folder.join("host-local").is_file());
-        let others = others.context("no plugin host-local; help: install containernetworking-plugins")?;
         let plugin = folder.join("bulkhead-cni");
         std::os::unix::fs::symlink(program, &plugin)?;
         let ipam =
-            json!({"type": "host-local", "dataDir": folder.join("leases"), "ranges": [[{"subnet": POD_NETWORK}]]});
+            json!({"type": "bulkhead-cni", "dataDir": folder.join("leases"), "ranges": [[{"subnet": POD_NETWORK}]]});
         let conf =
             json!({"cniVersion": "1.0.0", "name": "pods", "type": "bulkhead-cni", "socket": socket, "ipam": ipam});
-        let path = format!("{}:{}", folder.display(), others.display());
-        Ok(Self { plugin, path, conf: conf.to_string() })
+        Ok(Self { plugin, path: folder.to_owned(), conf: conf.to_string() })
     }
 
     /// Runs `ADD`. Returns the plugin's duration, from before the process starts until it has ended.

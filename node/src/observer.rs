@@ -36,6 +36,7 @@ use super::interfaces::thread::{Asker, Report};
 use super::journal::Journal;
 use super::names::Names;
 use super::origins::SharedOrigins;
+use super::remote_nodes::SharedReport;
 use super::state::{Asked, StateCounters, StateCounts, Translations};
 use super::stream::{Selector, StreamCounts};
 use super::summary::Summary;
@@ -72,6 +73,8 @@ pub(super) struct About {
     pub(super) journal: Option<Journal>,
     /// The end of the validity of the Hubble server's certificate, in seconds since 1970; 0 if it cannot be read. `None` without TLS.
     pub(super) hubble_certificate_end: Option<Arc<AtomicU64>>,
+    /// The ways to other nodes. `None` if the node's kernel does not keep its network card.
+    pub(super) remote_nodes: Option<SharedReport>,
     /// Maximum number of sessions of all workers together.
     pub(super) session_capacity: usize,
     /// Whether all ports that could be opened at start are open.

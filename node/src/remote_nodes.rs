@@ -21,13 +21,14 @@ mod plan;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
-    self, OwnRoute, RouteRefused, Tunnel, TunnelConfig, TunnelPeer, Watched, own_routes, remove_tunnel, replace_routes,
+    self, OwnRoute, RouteRefused, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, Watched, own_routes, remove_tunnel,
+    replace_routes,
 };
 use crossbeam_channel::{Receiver, never};
 use ipnet::IpNet;
@@ -35,6 +36,7 @@ use ipnet::IpNet;
 use super::config::{Config, CreatedHost, Encapsulation, EncapsulationMode};
 use super::{changes, log};
 use bulkhead_answers::output;
+use bulkhead_observe::admin::RemoteNodesStatus;
 use plan::{Links, Plan};
 
 /// The name of the tunnel's interface.
@@ -85,9 +87,37 @@ pub(super) struct RemoteNodes {
     told: Option<Told>,
     /// The problems of the last look, each of which is logged once.
     problems: BTreeSet<String>,
+    report: SharedReport,
     looked: Instant,
     /// Whether the kernel has reported a change since the last look.
     is_stale: bool,
+}
+
+/// What status and metrics report, shared with other threads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SharedReport(Arc<Mutex<Option<Report>>>);
+
+/// The ways of one look.
+#[derive(Clone, Debug)]
+struct Report {
+    /// The ways, without the number of drops.
+    status: RemoteNodesStatus,
+    /// The tunnel's counter of drops. `None` without a tunnel.
+    drops: Option<TunnelDrops>,
+}
+
+impl SharedReport {
+    /// Returns the ways of the last look, with the present number of drops. `None` before the first look.
+    pub(super) fn read(&self) -> Option<RemoteNodesStatus> {
+        let Report { status, drops } = self.lock().clone()?;
+        // A count that cannot be read is shown as 0.
+        let tunnel_dropped = drops.map_or(0, |drops| drops.count().unwrap_or_default());
+        Some(RemoteNodesStatus { tunnel_dropped, ..status })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Report>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The inputs of the last look.
@@ -117,9 +147,15 @@ impl RemoteNodes {
             tunnel: None,
             told: None,
             problems: BTreeSet::new(),
+            report: SharedReport::default(),
             looked: Instant::now(),
             is_stale: false,
         })
+    }
+
+    /// Returns what status and metrics report.
+    pub(super) fn report(&self) -> SharedReport {
+        self.report.clone()
     }
 
     /// Returns the kernel's notices that its routes may have changed. Follow each with [`hear`](Self::hear).
@@ -166,6 +202,7 @@ impl RemoteNodes {
         problems.extend(self.set_routes(&plan, tunnel, &sources));
         self.tell(problems);
         self.announce(&plan);
+        self.publish(&plan);
         self.told = Some(Told { nodes, sources, counts: plan.counts() });
     }
 
@@ -212,6 +249,15 @@ impl RemoteNodes {
             log::warn(&format!("pods of other nodes cannot be reached: {}", output::some_of(&new, MAX_NAMED)));
         }
         self.problems = problems;
+    }
+
+    /// Replaces what status and metrics report.
+    fn publish(&self, plan: &Plan) {
+        let [routed, tunneled] = plan.counts();
+        let problems = self.problems.iter().cloned().collect();
+        let tunnel_mtu = self.tunnel.as_ref().map(|_| plan.tunnel_mtu);
+        let status = RemoteNodesStatus { routed, tunneled, problems, tunnel_mtu, tunnel_dropped: 0 };
+        *self.report.lock() = Some(Report { status, drops: self.tunnel.as_ref().map(Tunnel::drops) });
     }
 
     /// Logs how many nodes are reached in which way, if that has changed.

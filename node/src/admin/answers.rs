@@ -18,6 +18,7 @@ use crate::log;
 use crate::notice::Notice;
 use crate::observer::{Observation, Observer};
 use crate::ports::Question;
+use crate::remote_nodes::SharedReport;
 use crate::state::Asked;
 use crate::stream::Watch;
 use crate::summary::dropped;
@@ -216,6 +217,7 @@ fn status(now: &Observation, shared: &Shared) -> Status {
             added: statuses.iter().filter(|port| port.added.is_some()).count(),
             open: statuses.iter().filter(|port| port.state == PortState::Open).count(),
         },
+        remote_nodes: now.about.remote_nodes.as_ref().and_then(SharedReport::read),
         late: late.map(|port| port_row(now, port)).collect(),
         workers: now
             .counters

@@ -16,6 +16,7 @@ use super::exposition::{Kind, Labels, Metrics, Value};
 use super::policy_labels::{MAX_POLICIES, bounded, labels_of, plus};
 use crate::interfaces::PortState;
 use crate::observer::Observation;
+use crate::remote_nodes::SharedReport;
 use crate::summary::{Summary, dropped};
 
 /// Formats all metrics as OpenMetrics text.
@@ -46,6 +47,7 @@ impl Metrics {
         metrics.add_sessions(now, &summary);
         metrics.add_services(now, &summary);
         metrics.add_kernel(&summary);
+        metrics.add_remote_nodes(now);
         metrics
     }
 
@@ -220,6 +222,18 @@ impl Metrics {
         let help = "End of the validity of the Hubble server's certificate, since 1970";
         let unit = Some(Unit::Seconds);
         self.add("hubble_certificate_end_timestamp", help, unit, Kind::Gauge, values.into_iter().collect());
+    }
+
+    fn add_remote_nodes(&mut self, now: &Observation) {
+        let Some(remote) = now.about.remote_nodes.as_ref().and_then(SharedReport::read) else { return };
+        let ways = [("route", remote.routed), ("tunnel", remote.tunneled)];
+        let values = ways.map(|(way, count)| (vec![("way", way.to_owned())], Value::Count(count as u64)));
+        let help = "Other nodes' pod networks, one for each node and address family, by the way to them";
+        self.add("remote_node_ways", help, None, Kind::Gauge, values.into());
+        let help = "Causes that keep packets from other nodes' pods; `bulkhead status` names them";
+        self.gauge("remote_node_problems", help, remote.problems.len() as u64);
+        let help = "Packets from the tunnel whose sender is no node, or not the owner of their source";
+        self.counter("tunnel_dropped_packets", help, remote.tunnel_dropped);
     }
 
     fn add_journal(&mut self, now: &Observation) {

@@ -125,6 +125,7 @@ impl Daemon {
             node: config.node.clone(),
             origins: state.origins(),
             state: state.counts(),
+            remote_nodes: remote_nodes.as_ref().map(RemoteNodes::report),
             session_capacity: config.sessions.settings().capacity,
             is_settled: AtomicBool::new(false),
             follower: state.follower(),

@@ -194,6 +194,7 @@ impl Told {
                 added: 0,
                 open: ports.iter().filter(|port| port.state == "open").count(),
             },
+            remote_nodes: None,
             late,
             workers: Vec::new(),
             sessions: SessionTotals { used: 0, capacity: 0, refused: 0, created: None },

@@ -13,8 +13,8 @@ use bulkhead_answers::lint::Running;
 
 use super::client::ask;
 use super::protocol::{
-    AuditStatus, Condition, EndedSessions, PolicyRow, PortKey, PortRow, Request, ServiceHealth, SessionFilter,
-    SessionRow, Sessions, Status, TableRow,
+    AuditStatus, Condition, EndedSessions, PolicyRow, PortKey, PortRow, RemoteNodesStatus, Request, ServiceHealth,
+    SessionFilter, SessionRow, Sessions, Status, TableRow,
 };
 use crate::args;
 use bulkhead_answers::args::{Admin, Format};
@@ -46,6 +46,25 @@ pub fn status(args: &args::Status) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::from(u8::from(!is_ready)));
     }
+}
+
+fn write_remote_nodes(out: &mut impl Write, remote: &RemoteNodesStatus) -> io::Result<()> {
+    let RemoteNodesStatus { routed, tunneled, problems, tunnel_mtu, tunnel_dropped } = remote;
+    let mtu = tunnel_mtu.map_or_else(String::new, |mtu| format!(" (MTU {mtu})"));
+    writeln!(out, "other nodes' pod networks: {routed} by routes, {tunneled} through the tunnel{mtu}")?;
+    for problem in problems.iter().take(MAX_LATE) {
+        writeln!(out, "  {}", printable(problem))?;
+    }
+    if let Some(more) = problems.len().checked_sub(MAX_LATE).filter(|&more| more > 0) {
+        writeln!(out, "  and {more} more; see the log")?;
+    }
+    if *tunnel_dropped > 0 {
+        writeln!(
+            out,
+            "  {tunnel_dropped} packets from the tunnel dropped: their sender is no node, or not the owner of their source"
+        )?;
+    }
+    Ok(())
 }
 
 fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
@@ -110,6 +129,9 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
     }
     if let Some(more) = status.late.len().checked_sub(MAX_LATE).filter(|&more| more > 0) {
         writeln!(out, "  and {more} more; see `bulkhead ports`")?;
+    }
+    if let Some(remote) = &status.remote_nodes {
+        write_remote_nodes(out, remote)?;
     }
     let sum = |field: fn(&super::protocol::WorkerRow) -> u64| status.workers.iter().map(field).sum::<u64>();
     writeln!(

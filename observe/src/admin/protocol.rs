@@ -26,8 +26,8 @@ pub use enforcement::{Enforcement, PolicyQuestion};
 pub use explanation::{Connection, Explanation, LiveWalk, NotOpen};
 pub use kept_files::KeptFiles;
 pub use status::{
-    Condition, DropRow, FlowCacheRow, Judging, LastError, PolicyStatus, PortTotals, RefusedPort, ServiceHealth,
-    SessionTotals, SourceStatus, Status, WorkerRow,
+    Condition, DropRow, FlowCacheRow, Judging, LastError, PolicyStatus, PortTotals, RefusedPort, RemoteNodesStatus,
+    ServiceHealth, SessionTotals, SourceStatus, Status, WorkerRow,
 };
 
 pub use watching::{Monitor, Trace, WatchedPort, Watching};

@@ -153,7 +153,7 @@ pub use tc::{
     Absence, Away, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, claim_trunk, has_another_layout,
     is_trunk_claimed, remove_tc_datapath, trunk_claimant,
 };
-pub use tunnel::{PORT_TABLE, TUNNEL_TABLE, Tunnel, TunnelConfig, TunnelPeer, remove_tunnel};
+pub use tunnel::{PORT_TABLE, TUNNEL_TABLE, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, remove_tunnel};
 pub use umem::{Frame, Umem, UmemError};
 pub use wait::{PollSet, Waker, poll};
 pub use xdp_mode::XdpMode;

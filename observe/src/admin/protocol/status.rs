@@ -51,6 +51,9 @@ pub struct Status {
     pub service_health: Option<ServiceHealth>,
     /// Numbers of ports.
     pub ports: PortTotals,
+    /// The ways to other nodes. `None` if the node's kernel does not keep its network card, and before the first state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_nodes: Option<RemoteNodesStatus>,
     /// Configured ports that are not open, with the reason.
     pub late: Vec<PortRow>,
     /// The worker threads' counters, in the order of their numbers.
@@ -63,6 +66,21 @@ pub struct Status {
     pub flow_cache: FlowCacheRow,
     /// The last logged error. `None` if the process has logged none.
     pub last_error: Option<LastError>,
+}
+
+/// The ways to other nodes' pods, one for each node and address family.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteNodesStatus {
+    /// Number of ways by a route over a common link.
+    pub routed: usize,
+    /// Number of ways through the tunnel.
+    pub tunneled: usize,
+    /// What keeps packets from other nodes' pods, a message for each cause.
+    pub problems: Vec<String>,
+    /// The tunnel's MTU in bytes. `None` without a tunnel.
+    pub tunnel_mtu: Option<u32>,
+    /// Packets from the tunnel that were dropped because their sender is no node, or their inner source is not the node's.
+    pub tunnel_dropped: u64,
 }
 
 /// Overall state of the vswitch, derived from its [`Status`].

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -44,7 +45,7 @@ pub(super) struct Guard {
     program: OwnedFd,
     allowed: Map,
     known: BTreeSet<(IpAddr, IpNet)>,
-    drops: Map,
+    drops: Arc<Map>,
 }
 
 impl Guard {
@@ -61,7 +62,7 @@ impl Guard {
             entries: PAIRS,
             flags: NO_PREALLOC,
         })?;
-        let drops = Map::new(MAP_PERCPU_ARRAY, "bulkhead_drops", 8, 1)?;
+        let drops = Arc::new(Map::new(MAP_PERCPU_ARRAY, "bulkhead_drops", 8, 1)?);
         let program = bpf::load_program(Hook::TcIngress, NAME, &instructions(&allowed, &drops, vni), 0)?;
         Ok(Self { program, allowed, known: BTreeSet::new(), drops })
     }
@@ -86,9 +87,23 @@ impl Guard {
         Ok(())
     }
 
-    /// Returns the number of dropped packets.
-    pub(super) fn dropped(&self) -> io::Result<u64> {
-        let values = self.drops.of_each_core(&0_u32.to_ne_bytes(), possible_cores()?)?;
+    /// Returns the counter of dropped packets.
+    pub(super) fn drops(&self) -> TunnelDrops {
+        TunnelDrops(Arc::clone(&self.drops))
+    }
+}
+
+/// The counter of packets that a tunnel's guard has dropped.
+#[derive(Clone, Debug)]
+pub struct TunnelDrops(Arc<Map>);
+
+impl TunnelDrops {
+    /// Returns the number of packets since this process set the tunnel up. One system call.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn count(&self) -> io::Result<u64> {
+        let values = self.0.of_each_core(&0_u32.to_ne_bytes(), possible_cores()?)?;
         let counts = values.chunks_exact(8).filter_map(|bytes| bytes.first_chunk());
         Ok(counts.map(|bytes| u64::from_ne_bytes(*bytes)).sum())
     }

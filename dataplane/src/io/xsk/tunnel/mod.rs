@@ -29,6 +29,7 @@ use ipnet::IpNet;
 use super::error::XskError;
 use super::netlink_write::set_mtu;
 use guard::Guard;
+pub use guard::TunnelDrops;
 use rules::Rule;
 
 /// A node at the other end of the tunnel, with addresses that packets from it may have.
@@ -99,12 +100,9 @@ impl Tunnel {
         self.config.add_rules()
     }
 
-    /// Returns the number of packets that the guard has dropped since it was attached.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn dropped(&self) -> io::Result<u64> {
-        self.guard.dropped()
+    /// Returns the counter of packets that the guard drops.
+    pub fn drops(&self) -> TunnelDrops {
+        self.guard.drops()
     }
 }
 

@@ -23,6 +23,7 @@ pub mod weight;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -61,8 +62,8 @@ const MOST_MANIFEST: u64 = 1 << 20;
 /// Size of the buffer through which members pass, in bytes.
 const BUFFER: usize = 1 << 16;
 
-/// Magic number of gzip (RFC 1952). No YAML or JSON starts with it.
-const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// Position of the word `ustar` in the header of a tar archive, in bytes from its start (POSIX.1-2024, pax).
+const TAR_MAGIC: Range<usize> = 257..262;
 
 /// The settings that verdicts depend on besides objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,11 +141,17 @@ fn member_name(path: &[u8]) -> Option<&'static str> {
     [MANIFEST].iter().chain(&MEMBERS).find(|known| **known == name).copied()
 }
 
-/// Whether the file starts with gzip's magic number.
+/// Whether the file is a compressed archive. A compressed text of objects is none. Reads at most [`BUFFER`] bytes of the file.
 fn is_bundle(path: &Path) -> bool {
-    let mut magic = [0; 2];
     // Only regular files: reading from a pipe would consume these bytes.
-    path.is_file() && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == GZIP
+    if !path.is_file() {
+        return false;
+    }
+    let Ok(file) = File::open(path) else { return false };
+    let mut start = Vec::new();
+    // Of a damaged bundle, what could be unpacked tells that it is one.
+    let _ = GzDecoder::new(file.take(BUFFER as u64)).take(TAR_MAGIC.end as u64).read_to_end(&mut start);
+    start.get(TAR_MAGIC).is_some_and(|magic| magic == b"ustar")
 }
 
 /// Reads a bundle and keeps the member that is wanted.

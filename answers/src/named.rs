@@ -14,6 +14,9 @@ use crate::args::{EndName, PodLabels, Workload};
 use crate::fabric::addresses_of_node;
 use crate::output;
 
+/// The label with the suffix that the Deployment controller gives to the name of a `ReplicaSet`.
+const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
+
 /// Maximum number of names that a suggestion lists.
 const MAX_NAMED: usize = 8;
 
@@ -145,12 +148,23 @@ fn means_pod(name: &EndName, pod: KnownEnd<'_>) -> bool {
     };
     match name {
         EndName::Pod(name) => (&*name.namespace, &*name.name) == (namespace, own) || is_of(None, name),
-        EndName::Workload(Workload { kind, name }) => is_of(Some(kind), name),
+        EndName::Workload(Workload { kind, name }) => {
+            is_of(Some(kind), name) || (*kind == "ReplicaSet" && is_of_replica_set(name, pod))
+        }
         EndName::Labels(PodLabels { namespace: space, selector }) => {
             **space == *namespace && pod.labels.is_some_and(|labels| selector.matches(labels))
         }
         EndName::Node(_) | EndName::Address(_) => false,
     }
+}
+
+/// Whether the pod is of a Deployment's `ReplicaSet`, whose name is the Deployment's, `-` and the pod's template hash.
+fn is_of_replica_set(set: &PodName, pod: KnownEnd<'_>) -> bool {
+    let (Some((namespace, _)), Some(made), Some(labels)) = (pod.name, pod.workload, pod.labels) else { return false };
+    let hash = set.name.strip_prefix(&*made.name).and_then(|rest| rest.strip_prefix('-'));
+    *set.namespace == *namespace
+        && *made.kind == *"Deployment"
+        && hash.is_some_and(|hash| labels.get(TEMPLATE_HASH_LABEL).is_some_and(|own| **own == *hash))
 }
 
 /// Returns the name with the word for its kind: `pod shop/web`.

@@ -9,18 +9,20 @@ mod translated;
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::source;
 use bulkhead_dataplane::io::{CaptureError, CaptureReader, CaptureWriter, CapturedPacket, Translation};
 use bulkhead_dataplane::{
     Counters, Outcome, PortId, SessionConfig, SessionState, Snapshot, Verdict, Worker, WorkerConfig,
 };
+use flate2::read::MultiGzDecoder;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -113,24 +115,35 @@ fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<
     }
 }
 
-/// Opens a capture or flow log, and begins a progress step that ends with the file. `-` is standard input.
+/// Opens a capture or flow log, also one that is compressed by gzip, and begins a progress step that ends with the file. `-` is standard
+/// input.
 ///
 /// # Errors
-/// If the file cannot be opened. `what` names it in the message.
-pub(crate) fn open(path: &Path, what: &str) -> anyhow::Result<BufReader<Reading<Box<dyn Read>>>> {
+/// If the file is a device, cannot be opened, or is UTF-16, which is neither a capture nor a flow log. `what` names it in the message.
+pub(crate) fn open(path: &Path, what: &str) -> anyhow::Result<BufReader<Box<dyn Read>>> {
     let name = path.display().to_string();
     let source: Box<dyn Read> = if name == "-" {
         progress::step("reading standard input");
         Box::new(io::stdin().lock())
     } else {
-        let file = File::open(path).with_context(|| format!("cannot open the {what} {name}"))?;
+        let file = source::open(path)
+            .map_err(|(problem, help)| anyhow!("cannot open the {what} {name}: {problem}\n  help: {help}"))?;
         match file.metadata() {
             Ok(about) if about.is_file() => progress::step_of(&name, about.len(), Unit::Bytes),
             _ => progress::step(format!("reading {name}")),
         }
         Box::new(file)
     };
-    Ok(BufReader::with_capacity(FILE_BUFFER, Reading(source)))
+    let mut reader = BufReader::with_capacity(FILE_BUFFER, Reading(source));
+    let start = reader.fill_buf().with_context(|| format!("cannot read the {what} {name}"))?;
+    let unpacked: Box<dyn Read> = match start {
+        [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(reader)),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            bail!("the {what} {name} is UTF-16\n  help: convert it to UTF-8")
+        }
+        _ => Box::new(reader),
+    };
+    Ok(BufReader::with_capacity(FILE_BUFFER, unpacked))
 }
 
 /// Why judging a capture stopped.

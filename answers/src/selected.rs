@@ -20,7 +20,7 @@ use bulkhead_control::selector::Selector;
 use serde::Serialize;
 
 use crate::args::{EndName, Policies};
-use crate::named;
+use crate::named::{self, Named};
 use crate::output::{self, printable};
 use crate::places::Places;
 use crate::run::{self, Input};
@@ -120,11 +120,19 @@ pub fn run(args: &Policies, pod: &EndName) -> anyhow::Result<ExitCode> {
 fn of_name<'a>(cache: &'a Cache, name: &EndName) -> anyhow::Result<&'a Arc<Pod>> {
     let pods = match name {
         EndName::Address(address) => {
-            let pods = cache.pods_at(*address).map(|(_, pod)| pod).filter(|pod| !pod.finished && !pod.host_network);
-            pods.collect()
+            let pods = || cache.pods_at(*address).map(|(_, pod)| pod).filter(|pod| !pod.finished);
+            match pods().any(|pod| !pod.host_network) {
+                true => pods().filter(|pod| !pod.host_network).collect(),
+                false => pods().collect(),
+            }
         }
-        // A node has no policies, but a namespace may be called `node`.
-        EndName::Node(node) => named::pods(cache, &EndName::Pod(EndName::of_namespace_node(node)))?,
+        // A namespace may be called `node`.
+        EndName::Node(node) => match named::find(cache, name)? {
+            Named::Pods(pods) => pods,
+            Named::Node(_) | Named::Address(_) => {
+                bail!("no policy selects a node, such as {node}\n  help: name a pod, as namespace/pod")
+            }
+        },
         // Also a terminated pod, about which the answer says that no policy selects it.
         EndName::Pod(name) => match cache.pod_key(name).and_then(|key| cache.pod(key)) {
             Some(pod) => vec![pod],

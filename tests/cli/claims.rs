@@ -273,7 +273,10 @@ fn a_file_that_is_not_understood_is_an_error_with_line_field_and_remedy() {
             "{text}: {error}"
         );
     }
-    assert!(stderr(&["test", "--state", REDIS, "no-such.yaml"], 2).contains("check the path of the claims"));
+    assert!(
+        stderr(&["test", "--state", REDIS, "no-such.yaml"], 2)
+            .contains("no-such.yaml: cannot read: No such file or directory (os error 2)\n  help: check the path")
+    );
 }
 
 #[test]

@@ -580,6 +580,18 @@ fn findings_of_one_cause_are_one_with_their_number_and_first_places() {
 }
 
 #[test]
+fn port_names_that_resemble_none_are_one_finding_and_misspelt_ones_stay_apart() {
+    let rule = |name: &str| format!("- ports: [{{port: {name}}}]\n");
+    let rules: String = (100..300).map(|at| rule(&format!("zz{at}"))).collect();
+    let policy = np("p", &format!("{WEB}\ningress:\n{rules}{}", rule("htp")));
+    let findings = lint_with("port-names", &policy, &["--only", "named-port-missing"]);
+    let told: Vec<_> = findings.iter().map(|found| (&found["count"], &found["mend"])).collect();
+    let mends = [json!("the pods declare http"), json!("did you mean `http`?")];
+    assert_eq!(told, [(&json!(200), &mends[0]), (&json!(1), &mends[1])]);
+    assert!(findings[0]["places"][0]["reason"].as_str().unwrap().contains("`zz101`"), "{}", findings[0]);
+}
+
+#[test]
 fn findings_of_different_causes_or_directions_stay_apart() {
     let peer = |app: &str| format!("{{podSelector: {{matchLabels: {{app: {app}}}}}}}");
     // Two misspelt labels have remedies of their own.

@@ -44,7 +44,7 @@ fn explain_takes_workloads_and_labels_and_explains_alike_connections_once() {
     let ask = |from: &str, to: &str| {
         bulkhead(&["explain", "--state", &path, "--from", from, "--to", to, "--port", "5432", "-o", "json"])
     };
-    for from in ["deploy/shop/web", "Deployment/shop/web", "shop/web", "app=web -n shop"] {
+    for from in ["deploy/shop/web", "Deployment/shop/web", "rs/shop/web-5d4f", "shop/web", "app=web -n shop"] {
         for to in ["shop/db-0", "sts/shop/db", "shop/db", "app=db -n shop", "pod/shop/db-0"] {
             let output = ask(from, to);
             let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -96,9 +96,52 @@ fn policies_takes_every_name_of_pods_with_the_same_labels() {
     for (name, words) in [
         ("shop/dbb", "did you mean shop/db?"),
         ("192.0.2.1", "no pod has the address 192.0.2.1"),
-        ("node/n1", "no pod node/n1 in the state"),
+        ("node/n1", "no policy selects a node, such as n1"),
     ] {
         let told = stderr(&["policies", "--state", &path, "--pod", name], 2);
         assert!(told.contains(words), "{name}: {told}");
     }
+}
+
+#[test]
+fn a_node_may_be_named_with_its_kind_wherever_a_node_is_asked_for() {
+    let path = scratch("names-node.yaml", shop().as_bytes());
+    let compile = |node: &str| stdout(&bulkhead(&["compile", "--state", &path, "--node", node]), 0);
+    assert_eq!(compile("node/n1"), compile("n1"));
+    for node in ["node/n1", "nodes/n1", "no/n1"] {
+        let to = ["--to", "10.96.0.1:80/TCP"];
+        stdout(&bulkhead(&[&["resolve", "--state", &path, "--node", node, "--from", node][..], &to].concat()), 0);
+    }
+}
+
+#[test]
+fn a_service_is_no_client_and_policies_select_pods_only() {
+    let path = scratch("names-service.yaml", shop().as_bytes());
+    let service = "`svc/shop/db` is a Service, which opens no connections and which no policy selects; name the pods";
+    for args in [
+        &["explain", "--state", &path, "--from", "svc/shop/db", "--to", "shop/db", "--port", "1"][..],
+        &["resolve", "--state", &path, "--node", "n1", "--from", "svc/shop/db", "--to", "10.96.0.1:80"],
+        &["reach", "--state", &path, "--port", "1", "-o", "md", "--focus", "svc/shop/db"],
+        &["policies", "--state", &path, "--pod", "svc/shop/db"],
+    ] {
+        let told = stderr(args, 2);
+        assert!(told.contains(service), "{told}");
+    }
+    let claims = "claims:\n- name: closed\n  never: {from: shop/web, to: \"svc/shop/db\"}\n";
+    let told = stderr(&["test", "--state", &path, &scratch("names-service-claims.yaml", claims)], 2);
+    assert!(told.contains(&format!("names-service-claims.yaml:3: claims[0].never.to: {service}")), "{told}");
+    let ask = ["resolve", "--state", &path, "--node", "n1", "--from", "shop/web", "--to"];
+    for to in ["deploy/shop/web", "node/n1", "shop/db"] {
+        let told = stderr(&[&ask[..], &[to]].concat(), 2);
+        assert!(told.contains(&format!("`{to}` is neither a Service")), "{told}");
+    }
+}
+
+#[test]
+fn policies_finds_the_host_network_pod_of_an_address() {
+    let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: agent, namespace: shop}\n\
+               spec: {nodeName: n1, hostNetwork: true, containers: [{name: c}]}\nstatus: {phase: Running, podIPs: [{ip: 172.18.0.1}]}\n";
+    let path = scratch("names-host.yaml", format!("{}{pod}", shop()).as_bytes());
+    let answer = stdout(&bulkhead(&["policies", "--state", &path, "--pod", "172.18.0.1"]), 0);
+    assert!(answer.starts_with("shop/agent"), "{answer}");
 }

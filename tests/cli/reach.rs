@@ -152,3 +152,41 @@ fn without_a_port_reach_asks_at_the_ports_that_pods_and_templates_declare() {
         "{told}"
     );
 }
+
+#[test]
+fn two_ends_without_a_pod_are_marked_as_such_and_only_one_end_as_the_same() {
+    let node = |at: u8| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Node, metadata: {{name: n{at}}}, status: {{addresses: [{{type: InternalIP, address: 172.18.0.{at}}}]}}}}\n"
+        )
+    };
+    let text = format!("{}{}{}", node(1), node(2), state([("web".to_owned(), "app: web".to_owned())]));
+    let path = scratch("reach-outside.yaml", &text);
+    let external = ["--external", "172.18.0.1", "--external", "172.18.0.2", "--external", "192.0.2.1"];
+    let answer = reach(&path, "text", &external);
+    let row = |name: &str| -> String {
+        let row = answer.lines().find(|line| line.starts_with(name)).unwrap();
+        row[name.len()..].split_whitespace().collect()
+    };
+    assert_eq!([row("x/web"), row("172.18.0.1"), row("192.0.2.1")], ["#...", ".#--", ".--#"], "{answer}");
+    assert!(answer.contains("# the same end   - neither is a pod, so that policy does not concern it"), "{answer}");
+    assert!(!reach(&path, "text", &[]).contains("neither is a pod"));
+}
+
+#[test]
+fn a_name_that_excludes_many_workloads_has_at_most_six_of_them() {
+    // Pods that connect to nobody, selected by labels of their own.
+    let of = |at: usize| (format!("p{at:02}"), format!("app: a{at}"));
+    let deny = |at: usize| {
+        format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: d{at}, namespace: x}}\n\
+             spec: {{podSelector: {{matchLabels: {{app: a{at}}}}}, policyTypes: [Egress]}}\n"
+        )
+    };
+    let denied: String = (0..20).map(deny).collect();
+    let path = scratch("reach-except.yaml", &(state((0..60).map(of)) + &denied));
+    let answer = reach(&path, "text", &["--external", "192.0.2.1"]);
+    let except = "all pods except x/p00, x/p01, x/p10, x/p11, x/p12, x/p13 and 14 more";
+    assert!(answer.contains(except), "{answer}");
+    assert!(answer.lines().all(|line| line.len() < 200), "{answer}");
+}

@@ -1,5 +1,6 @@
 //! Arguments that name the connection to explain.
 
+use super::ends::node_name;
 use super::{EndName, PortProtocol, Target};
 
 /// The connection to explain: its client, server and port.
@@ -15,6 +16,6 @@ pub struct Asked {
     #[arg(long, value_name = "PORT/PROTOCOL")]
     pub port: Option<PortProtocol>,
     /// Node where an external client's connection to a Service arrives
-    #[arg(long)]
+    #[arg(long, value_parser = node_name)]
     pub node: Option<String>,
 }

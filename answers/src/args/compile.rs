@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+use super::ends::node_name;
 use super::{Format, State};
 
 /// `bulkhead compile`.
@@ -17,7 +18,7 @@ pub struct Compile {
     #[command(flatten)]
     pub state: State,
     /// Node whose tables to print; not used by --renderer neutron, which covers all nodes
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, value_parser = node_name, default_value = "", hide_default_value = true)]
     pub node: String,
     /// Renderer whose output to print
     #[arg(long, value_enum, value_name = "RENDERER", default_value = "acl")]

@@ -87,6 +87,28 @@ fn kind_named(word: &str) -> Option<&'static str> {
     KINDS.iter().find(|(_, words)| words.contains(&word.as_str())).map(|(kind, _)| *kind)
 }
 
+/// Whether the word names the kind Node, as kubectl accepts it.
+fn is_word_for_node(word: &str) -> bool {
+    ["node", "nodes", "no"].iter().any(|known| word.eq_ignore_ascii_case(known))
+}
+
+/// Whether the word names the kind Service, as kubectl accepts it.
+pub(super) fn is_word_for_service(word: &str) -> bool {
+    ["service", "services", "svc"].iter().any(|known| word.eq_ignore_ascii_case(known))
+}
+
+/// Parses the name of a node: `n1` or `node/n1`.
+///
+/// # Errors
+/// If the name is missing after `node/`.
+pub(super) fn node_name(text: &str) -> Result<String, String> {
+    match text.split_once('/').filter(|(kind, _)| is_word_for_node(kind)) {
+        Some((_, "")) => Err(format!("`{text}` has no name; write node/NAME")),
+        Some((_, name)) => Ok(name.to_owned()),
+        None => Ok(text.to_owned()),
+    }
+}
+
 /// Lists the forms that [`EndName`] is parsed from, for the error about a text in none of them.
 const END_FORMS: &str = "namespace/pod, KIND/NAMESPACE/NAME as in deploy/shop/web, node/NAME, an IP address or labels with a \
                          namespace as in `app=web -n shop`";
@@ -104,7 +126,11 @@ impl FromStr for EndName {
         }
         let wrong = || format!("`{text}` is neither {END_FORMS}");
         match text.split_once('/') {
-            Some(("node", name)) if !name.is_empty() => Ok(Self::Node(name.into())),
+            Some((first, name)) if is_word_for_node(first) && !name.is_empty() => Ok(Self::Node(name.into())),
+            Some((first, rest)) if rest.contains('/') && is_word_for_service(first) => Err(format!(
+                "`{text}` is a Service, which opens no connections and which no policy selects; name the pods behind it, for example \
+                 `app=web -n shop`"
+            )),
             Some((first, rest)) if !first.is_empty() && !rest.is_empty() => {
                 match (kind_named(first), rest.split_once('/')) {
                     (Some(_), Some((namespace, name))) if namespace.is_empty() || name.is_empty() => Err(wrong()),
@@ -235,6 +261,7 @@ mod tests {
             ("app=web,x -n shop", "`x` is no label"),
             ("app!=web -n shop", "`app!=web` is no label"),
             ("deploy/shop/", "is neither"),
+            ("svc/shop/db", "is a Service, which opens no connections"),
             ("web", "is neither"),
         ] {
             let error = wrong.parse::<EndName>().unwrap_err();
@@ -245,7 +272,12 @@ mod tests {
     #[test]
     fn an_end_is_a_pod_a_node_or_an_address() {
         assert_eq!("x/a".parse(), Ok(EndName::Pod(PodName::new("x", "a"))));
-        assert_eq!("node/n1".parse(), Ok(EndName::Node("n1".into())));
+        for node in ["node/n1", "nodes/n1", "no/n1"] {
+            assert_eq!(node.parse(), Ok(EndName::Node("n1".into())), "{node}");
+            assert_eq!(node_name(node).as_deref(), Ok("n1"), "{node}");
+        }
+        assert_eq!(node_name("n1").as_deref(), Ok("n1"));
+        assert!(node_name("node/").is_err());
         assert_eq!("fd00::1".parse(), Ok(EndName::Address("fd00::1".parse().unwrap())));
         assert!(
             "a".parse::<EndName>().is_err() && "/a".parse::<EndName>().is_err() && "node/".parse::<EndName>().is_err()

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::ends::node_name;
 use super::{Format, State};
 
 /// `bulkhead replay`.
@@ -19,7 +20,7 @@ pub struct Replay {
     #[command(flatten)]
     pub state: State,
     /// Node whose vswitch judges the packets of captures
-    #[arg(long, required_unless_present = "flows")]
+    #[arg(long, value_parser = node_name, required_unless_present = "flows")]
     pub node: Option<String>,
     /// Flow log to judge with the tables of all nodes: output of `hubble observe -o json`, `conntrack` or `bulkhead sessions -o json`; `-`
     /// for standard input. May be repeated

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use bulkhead_control::object::Transport;
 
+use super::ends::{is_word_for_service, node_name};
 use super::{EndName, Format, ServiceTarget, Target};
 
 /// `bulkhead resolve`.
@@ -26,7 +27,7 @@ pub struct Resolve {
     #[arg(long)]
     pub lenient: bool,
     /// Node where the connection's first packet is processed
-    #[arg(long)]
+    #[arg(long, value_parser = node_name)]
     pub node: String,
     /// Client: a pod (namespace/pod), a workload (deploy/shop/web) or labels (`app=web -n shop`), of which the first pod is asked, a node or an IP
     /// address
@@ -60,7 +61,7 @@ impl FromStr for ResolveTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if !["service/", "svc/"].iter().any(|kind| text.starts_with(kind)) {
+        if !text.split_once('/').is_some_and(|(kind, _)| is_word_for_service(kind)) {
             return text.parse().map(Self::Address);
         }
         match text.parse()? {
@@ -93,8 +94,12 @@ impl FromStr for Destination {
             return Ok(Self { address, port: None });
         }
         let transport = Transport::from_name(&protocol);
-        let transport =
-            transport.ok_or_else(|| format!("unknown protocol `{protocol}`; write TCP, UDP, SCTP or ICMP"))?;
+        let transport = transport.ok_or_else(|| match text.contains(':') || place.parse::<IpAddr>().is_ok() {
+            true => format!("unknown protocol `{protocol}`; write TCP, UDP, SCTP or ICMP"),
+            false => format!(
+                "`{text}` is neither a Service (service/NAMESPACE/NAME) nor an address; `explain` answers about connections to others"
+            ),
+        })?;
         let socket: SocketAddr = place.parse().map_err(|_| match place.parse::<IpAddr>() {
             Ok(IpAddr::V6(_)) => {
                 format!("`{place}` has no port; write for example [fd00::20]:80/TCP, with the brackets")
@@ -143,6 +148,8 @@ mod tests {
             ("fd00::1:8080:80000/TCP", "in brackets"),
             ("10.0.0.1:0/TCP", "no port from 1 to 65535"),
             ("10.0.0.1:80/HTTP", "unknown protocol `HTTP`"),
+            ("deploy/shop/web", "neither a Service"),
+            ("node/n1", "neither a Service"),
             ("web:80/TCP", "write for example 10.96.0.20:80/TCP"),
             ("10.0.0.256/ICMP", "is no address"),
             ("", "is no address and port"),

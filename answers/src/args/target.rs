@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bulkhead_control::object::{ServiceName, Transport};
 
 use super::EndName;
+use super::ends::is_word_for_service;
 
 /// The destination of a connection: a pod, an address or a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,8 +41,9 @@ impl FromStr for Target {
 
     /// Parses a target; `svc` is `service`. `service/web` is the pod `web` in namespace `service`: a Service needs its namespace.
     fn from_str(text: &str) -> Result<Self, String> {
-        let rest = ["service/", "svc/"].into_iter().find_map(|kind| text.strip_prefix(kind));
-        let Some(rest) = rest else { return text.parse().map(Self::End) };
+        let Some((_, rest)) = text.split_once('/').filter(|(kind, _)| is_word_for_service(kind)) else {
+            return text.parse().map(Self::End);
+        };
         let (name, port) = match rest.split_once(':') {
             Some((name, port)) => (name, Some(port)),
             None => (rest, None),

@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{anyhow, bail};
 use bulkhead_control::object::{Enforcement, IngressIsolation};
 use bulkhead_control::service;
-use bulkhead_control::source::{Options, Semantics};
+use bulkhead_control::source::{self, Options, Semantics};
 
 use super::{Bundle, Settings, Sources};
 use crate::args::{PolicySemantics, State};
@@ -80,7 +80,7 @@ fn read_settings(path: &Path) -> anyhow::Result<service::Settings> {
             "{file}: a settings file may have at most {MAX_SETTINGS_LEN} bytes\n  help: pass the settings file; objects go to --state"
         );
     }
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read {file}\n  help: pass a JSON or YAML file, or omit --settings"))?;
+    let text = source::text_of_file(path)
+        .map_err(|(problem, help)| anyhow!("{file}: {problem}\n  help: {help}, or omit --settings"))?;
     Ok(service::Settings::parse(&file, &text)?)
 }

@@ -7,7 +7,6 @@
 //! ```
 //! `docs/claims.schema.json` describes the same format for editors; a test compares it with [`FIELDS`].
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -107,8 +106,7 @@ fn fault<T>(path: &str, problem: impl Into<String>, help: impl Into<String>) -> 
 /// If a part cannot be parsed, with file, line, field and fix.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Claim>> {
     let file: Arc<str> = path.to_string_lossy().into();
-    let text = fs::read_to_string(path)
-        .map_err(|error| anyhow!("cannot read {file}: {error}\n  help: check the path of the claims file"))?;
+    let text = source::text_of_file(path).map_err(|(problem, help)| anyhow!("{file}: {problem}\n  help: {help}"))?;
     parse(&file, &text)
 }
 
@@ -221,6 +219,7 @@ fn named(text: &str, path: &str) -> Checked<Who> {
             Ok(Who::Pods(PodsOf { namespaces: vec![name.namespace], pod: Some(name.name), ..PodsOf::default() }))
         }
         Ok(name) => Ok(Who::Named(name)),
+        Err(problem) if text.contains('/') => fault(path, problem, WHO),
         Err(_) => fault(path, format!("\"{text}\" is nobody"), WHO),
     }
 }

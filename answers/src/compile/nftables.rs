@@ -1,15 +1,15 @@
 //! The nftables ruleset of a node.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, remember};
+use bulkhead_control::source;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -76,7 +76,8 @@ fn named_after(pods: &[PodName]) -> BTreeMap<Arc<str>, Option<PodName>> {
 fn read(path: &Path, pods: &[PodName]) -> anyhow::Result<BTreeMap<Arc<str>, Option<PodName>>> {
     let file = path.display();
     let help = "write an object that maps pods to their interfaces on the node: default/web: veth-13dd25c5cb";
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read the interface map {file}"))?;
+    let text = source::text_of_file(path)
+        .map_err(|(problem, help)| anyhow::anyhow!("the interface map {file}: {problem}\n  help: {help}"))?;
     let read: BTreeMap<String, String> = serde_saphyr::from_str(&text)
         .map_err(|error| anyhow::anyhow!("{file} is not an interface map: {error}\n  help: {help}"))?;
     let mut interfaces = BTreeMap::new();

@@ -1,8 +1,7 @@
 //! Finds the rules that decided something, from a running vswitch's counters or from sessions in captures and flow logs.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +19,7 @@ use crate::dumps::PolicyRow;
 use crate::flows::find::Resolved;
 use crate::flows::verdict::Judge;
 use crate::flows::{self, Observations};
-use crate::replay::{logged, rfc3339};
+use crate::replay::{self, logged, rfc3339};
 use crate::translate::Leg;
 
 /// Maximum size of a policy list in bytes. A node with ten thousand rules has a few megabytes.
@@ -124,15 +123,9 @@ pub(super) fn read(args: &Lint, judges: &Judges<'_>, counters: ReadCounters<'_>)
             logged::read_capture(path, args.tcp_pickup, &mut seen)?;
         } else {
             let name = path.display().to_string();
-            let source: Box<dyn Read> = match name.as_str() {
-                "-" => Box::new(std::io::stdin().lock()),
-                _ => Box::new(File::open(path).with_context(|| {
-                    format!(
-                        "cannot open {name}\n  help: --hits takes an admin socket, the output of `bulkhead policies -o json`, a capture or a flow log"
-                    )
-                })?),
-            };
-            let mut reader = BufReader::new(source);
+            let mut reader = replay::open(path, "source of hits").context(
+                "--hits takes an admin socket, the output of `bulkhead policies -o json`, a capture or a flow log",
+            )?;
             if is_list(&mut reader).with_context(|| format!("cannot read {name}"))? {
                 hits.listed(path, &name, reader)?;
                 continue;

@@ -205,7 +205,7 @@ fn separated(cache: &Cache, rule: &Rule<'_>, at: usize) -> Option<(String, Strin
     })
 }
 
-/// Reports port names that no destination pod has.
+/// Reports port names that no destination pod has. Names without a similar port share a cause if they have the same remedy.
 fn named_ports<'a>(cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec<Found<'a>> {
     let names: Vec<(usize, Transport, &Arc<str>)> = rule
         .ports()
@@ -231,6 +231,7 @@ fn named_ports<'a>(cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec
         missing.push(name);
         let declared: BTreeSet<&str> = ports().map(|port| &*port.name).collect();
         let near = nearest_word(name, declared.iter().copied());
+        let is_sure = other.is_some() || near.is_some();
         let mend = match (other, near) {
             (Some(port), _) => format!("it is a port of {}: write `protocol: {}`", port.transport, port.transport),
             (None, Some(near)) => format!("did you mean `{near}`?"),
@@ -244,7 +245,10 @@ fn named_ports<'a>(cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec
             Direction::Egress => "no pod that the rule names",
         };
         let text = format!("{whose} has a {transport} port of the name `{name}`: it allows nothing");
-        found.push(subject.found_in(NAMED_PORT_MISSING, rule, subject.port_at(rule, at), text, mend));
+        // Names that resemble no port have one cause: the pods do not declare their ports, or others.
+        let cause = (!is_sure).then(|| format!("{whose}: {mend}"));
+        let one = subject.found_in(NAMED_PORT_MISSING, rule, subject.port_at(rule, at), text, mend);
+        found.push(Found { cause, ..one });
     }
     found
 }

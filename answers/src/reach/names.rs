@@ -14,6 +14,7 @@ use bulkhead_control::object::{NAMESPACE_NAME_LABEL, PodName};
 use super::ends::{NamedEnd, Place};
 use super::merged;
 use crate::fabric::End;
+use crate::output::some_of;
 use crate::workload::{Workloads, is_stable};
 
 type Label<'a> = (&'a str, &'a str);
@@ -25,6 +26,9 @@ enum Namespaces<'a> {
     Labelled(Label<'a>),
     One(&'a str),
 }
+
+/// Maximum number of names on a side of a line, and in one name that excludes others.
+pub(super) const SHOWN: usize = 6;
 
 /// The name of all pods.
 const ALL: &str = "all pods";
@@ -160,7 +164,10 @@ impl<'a> Names<'a> {
         });
         match except.len() {
             0 => vec![ALL.to_owned()],
-            count if count < names.len() => vec![format!("{ALL} except {}", except.join(", "))],
+            count if count < names.len() => {
+                let except: Vec<&str> = except.iter().map(String::as_str).collect();
+                vec![format!("{ALL} except {}", some_of(&except, SHOWN))]
+            }
             _ => names,
         }
     }

@@ -9,7 +9,7 @@ use super::NAMED_COLUMNS;
 use super::ends::{NamedEnd, askable, family};
 use super::kinds::{Answer, Kinds, Table};
 use super::merged::{Whos, remarks};
-use super::names::Names;
+use super::names::{Names, SHOWN};
 use crate::args::PortProtocol;
 use crate::fabric::Reached;
 use crate::output::{self, some_of};
@@ -19,9 +19,6 @@ const LABEL_GAP: usize = 1;
 
 /// Maximum number of ends that are shown one by one: that many rows and columns fit a screen.
 const SCREEN: usize = 50;
-
-/// Maximum number of names on a side of a line.
-const SHOWN: usize = 6;
 
 /// Writes the answers at all ports, by family. With `all`, lists every pod.
 pub(super) fn write(
@@ -62,6 +59,7 @@ pub(super) fn write(
 struct Legend {
     has_matrix: bool,
     has_audited: bool,
+    has_unasked: bool,
     has_groups: bool,
 }
 
@@ -70,7 +68,9 @@ impl Legend {
         if self.has_matrix {
             let audited =
                 if self.has_audited { "   a allowed, because a policy is audited and not enforced" } else { "" };
-            writeln!(out, "\n. allowed   X denied   # the same end{audited}")?;
+            let unasked =
+                if self.has_unasked { "   - neither is a pod, so that policy does not concern it" } else { "" };
+            writeln!(out, "\n. allowed   X denied   # the same end{unasked}{audited}")?;
         }
         if self.has_groups {
             writeln!(
@@ -109,12 +109,14 @@ fn matrix(
         row.clear();
         for ((to, &of), column) in ends.iter().zip(kinds).zip(&names) {
             let cell = match askable(from, to).then(|| table.answer(kind, of).between(from, to)) {
-                None => '#',
+                None if from.is_same(to) => '#',
+                None => '-',
                 Some(Reached::Yes) => '.',
                 Some(Reached::Audited) => 'a',
                 Some(Reached::No) => 'X',
             };
             legend.has_audited |= cell == 'a';
+            legend.has_unasked |= cell == '-';
             if wide {
                 row.push_str(&format!("{:LABEL_GAP$}{cell:^width$}", "", width = column.chars().count()));
             } else {

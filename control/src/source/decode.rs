@@ -23,6 +23,8 @@ const POLICY_KIND: &str = "NetworkPolicy";
 const POLICY_GROUP: &str = "networking.k8s.io";
 /// Fields that occur only in the spec of a NetworkPolicy.
 const POLICY_FIELDS: [&str; 3] = ["podSelector", "policyTypes", "egress"];
+/// Further fields of policies' specs, also of other kinds of policies.
+const FIELDS_OF_POLICIES: [&str; 3] = ["ingress", "subject", "endpointSelector"];
 
 /// Maximum edit distance, in letters, at which a group counts as a typo of [`POLICY_GROUP`]. Other products define their own NetworkPolicy,
 /// but in groups with a greater distance.
@@ -62,7 +64,7 @@ pub(super) enum Decoded {
     Unreadable(Box<Problem>),
     /// A document that is neither an object nor a list of objects, such as an array.
     NoObject(Box<Problem>),
-    /// A mapping that has nothing of a Kubernetes object, such as the values of a chart.
+    /// A mapping without an identity that does not look like a policy, such as the values of a chart.
     Foreign(Box<Problem>),
     /// An object of a supported kind.
     Read(Box<Read>),
@@ -195,7 +197,7 @@ fn meant_as_policy(api_version: &str, kind: &str) -> Option<Problem> {
 }
 
 /// Reads an object without a usable kind or apiVersion: as a policy if it has a policy's fields, as a namespace if it has the isolation
-/// annotation. Without a kind, metadata and the group of an apiVersion, it is no object.
+/// annotation. If it looks like neither these nor another policy, it is no object.
 fn unidentified(value: &Value, problem: Problem, model: Model) -> Decoded {
     let text = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let is_policy = match (text("apiVersion"), text("kind")) {
@@ -206,18 +208,21 @@ fn unidentified(value: &Value, problem: Problem, model: Model) -> Decoded {
     if is_policy {
         return Decoded::Read(Box::new(policy::read(value, PolicyVersion::V1, Some(problem))));
     }
-    let has_group = || text("apiVersion").is_some_and(|version| version.contains('/'));
-    if ["kind", "metadata"].iter().all(|key| value.get(key).is_none()) && !has_group() {
-        return Decoded::Foreign(problem.into());
-    }
     let annotations = value.pointer("/metadata/annotations");
-    let isolates = model == Model::V1beta1 && annotations.is_some_and(|all| all.get(ISOLATION_ANNOTATION).is_some());
-    let read = if text("kind") == Some("Namespace") || isolates {
+    let isolates = annotations.is_some_and(|all| all.get(ISOLATION_ANNOTATION).is_some());
+    if text("kind") == Some("Namespace") || (isolates && model == Model::V1beta1) {
         let mut read = Read { outcome: fallback::namespace(value, model), ..kinds::namespace(value, model) };
         read.findings.problems.insert(0, problem);
-        read
-    } else {
-        Read::nameless(problem)
+        return Decoded::Read(Box::new(read));
+    }
+    let restricts = match (text("apiVersion"), text("kind")) {
+        _ if isolates => true,
+        (_, Some(kind)) => kind.trim_end_matches("List").ends_with("Policy"),
+        (Some(version), None) if version.contains(POLICY_GROUP) => true,
+        _ => value.get("spec").is_some_and(|spec| FIELDS_OF_POLICIES.iter().any(|field| spec.get(field).is_some())),
     };
-    Decoded::Read(Box::new(read))
+    match restricts {
+        true => Decoded::Read(Box::new(Read::nameless(problem))),
+        false => Decoded::Foreign(problem.into()),
+    }
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::decode::{Decoded, Inherited, decode, identity};
 use super::error::{Problem, quoted};
 use super::path::FieldPath;
-use super::tree::{Element, Entry, GIVEN_TWICE, Room, insert_once, scalars};
+use super::tree::{Element, Entry, GIVEN_TWICE, Room, Tree, insert_once, scalars};
 
 /// Lists that are read with any apiVersion. They need `items` and may have no unknown field: with the typo `item:`, such a list would
 /// otherwise silently hold no objects.
@@ -27,8 +27,10 @@ pub(super) enum Document<L> {
     Object(Box<Decoded>),
     /// Any other mapping. `items` are not among the fields.
     Mapping { fields: Map<String, Value>, items: Option<Items<L>> },
-    /// A scalar or a sequence.
-    Other,
+    /// A sequence whose elements are no list's, with the index of the first element that is an object. `None` if none is.
+    Sequence(Option<usize>),
+    /// A scalar.
+    Scalar,
 }
 
 /// The value of the field `items` of a document.
@@ -77,11 +79,21 @@ impl<'de, L: Element> Visitor<'de> for DocumentVisitor<L> {
         f.write_str("an object")
     }
 
-    scalars!(|_| Document::Other);
+    scalars!(|_| Document::Scalar);
+
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(Document::Scalar)
+    }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-        while access.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Document::Other)
+        let (mut at, mut first) = (0, None);
+        while let Some(element) = access.next_element::<Tree>()? {
+            if first.is_none() && !decode(element.0, &Inherited::default()).is_no_object() {
+                first = Some(at);
+            }
+            at += 1;
+        }
+        Ok(Document::Sequence(first))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
@@ -106,6 +118,15 @@ impl<'de, L: Element> Visitor<'de> for DocumentVisitor<L> {
 }
 
 impl<L> Items<L> {
+    /// Whether an element is a Kubernetes object, or could be one of which a part is missing.
+    fn holds_objects(&self) -> bool {
+        let is_object = |item: &Item| match item {
+            Item::Decoded(_) => true,
+            Item::Undecoded(value) => !decode(Value::clone(value), &Inherited::default()).is_no_object(),
+        };
+        matches!(self, Self::List(items, _) if items.iter().any(|(item, _)| is_object(item)))
+    }
+
     /// Returns the list's elements, each with its line as in [`Items::List`]. `None` if the value is null, a mapping or a scalar.
     pub(super) fn into_list(self) -> Option<Vec<(Item, usize)>> {
         match self {
@@ -131,6 +152,10 @@ impl<'de, L: Element> Visitor<'de> for ItemsVisitor<L> {
     }
 
     scalars!(|value: Value| if value.is_null() { Items::Null } else { Items::Other });
+
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(Items::Other)
+    }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let mut items = Vec::new();
@@ -169,7 +194,12 @@ impl<L> Document<L> {
         let (mut fields, items) = match self {
             Self::Mapping { fields, items } => (fields, items),
             Self::Object(decoded) => return add(line, root, *decoded),
-            Self::Other => {
+            Self::Sequence(Some(at)) => {
+                let help = "write each element as a document of its own, or all below `items:` of an object with `apiVersion: v1` and `kind: List`";
+                let problem = Problem::new(&root.index(at), "an array of objects is not read", help);
+                return add(line, root, Decoded::Unreadable(problem.into()));
+            }
+            Self::Sequence(None) | Self::Scalar => {
                 let problem =
                     Problem::new(&root, "not an object", "write one object with apiVersion and kind in each document");
                 return add(line, root, Decoded::NoObject(problem.into()));
@@ -177,8 +207,8 @@ impl<L> Document<L> {
         };
         let items_are_list = items.as_ref().map(|items| !matches!(items, Items::Other));
         let inherited = match list_kind(&fields, items_are_list) {
-            // What is no list hides no objects.
-            Err(problem) if items_are_list == Some(false) && identity(&fields).is_err() => {
+            // A list of something else hides no objects.
+            Err(problem) if identity(&fields).is_err() && !items.as_ref().is_some_and(Items::holds_objects) => {
                 return add(line, root, Decoded::NoObject(problem.into()));
             }
             Err(problem) => return add(line, root, Decoded::Unreadable(problem.into())),

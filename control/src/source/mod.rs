@@ -99,7 +99,8 @@ mod tests_templates;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use custom::CustomResource;
@@ -162,6 +163,22 @@ pub fn load_text(file_name: &str, text: &str, options: impl Into<Options>) -> Re
     let mut loader = load::Loader::new(options.into());
     loader.read_text(&file_name.into(), text.strip_prefix('\u{feff}').unwrap_or(text));
     loader.finish()
+}
+
+/// Opens a file or a named pipe for reading.
+///
+/// # Errors
+/// The problem and its remedy, if the path is a device or cannot be opened.
+pub fn open(path: &Path) -> Result<File, (String, String)> {
+    read::open(path).map_err(|fault| (fault.problem, fault.help))
+}
+
+/// Returns the text of a file without a byte order mark. The file may be UTF-8, or UTF-16 with its mark, and compressed by gzip.
+///
+/// # Errors
+/// The problem and its remedy, if the file is a device, cannot be read, is larger than 4 GiB, or is no text.
+pub fn text_of_file(path: &Path) -> Result<String, (String, String)> {
+    read::file_text(path).map_err(|fault| (fault.problem, fault.help))
 }
 
 /// Returns the line, from 1, of a field such as `spec.ingress[0]` of the object at `position`. If the object does not contain the field,

@@ -110,6 +110,10 @@ pub(super) fn whole(text: &str, syntax: Syntax) -> Result<Parsed, SyntaxError> {
 /// Whether a text that is neither YAML nor JSON could be meant as a policy: it has a field `kind`. A template, which has no meaning before it
 /// is rendered, could be one only if it also mentions network policies, or leaves the kind to its values.
 pub(super) fn could_be_policy(text: &str) -> bool {
+    if text.contains('\0') {
+        // UTF-16 without its mark.
+        return could_be_policy(&text.replace('\0', ""));
+    }
     let after = |at: usize| text[at + "kind".len()..].trim_start_matches(['"', '\'', ' ']).strip_prefix(':');
     let mut kinds = text.match_indices("kind").filter_map(|(at, _)| after(at)).map(str::trim_start).peekable();
     if kinds.peek().is_none() || !text.contains("{{") {
@@ -236,7 +240,9 @@ fn yaml_error(source: &str, error: &serde_saphyr::Error) -> SyntaxError {
         }
         other => {
             let message = other.render_with_formatter(&serde_saphyr::UserMessageFormatter);
-            message.split(" at line ").next().unwrap_or_default().lines().next().unwrap_or_default().to_owned()
+            let alone = message.split(" at line ").next().and_then(|text| text.lines().next()).unwrap_or_default();
+            // Behind an alias, the line of its anchor follows.
+            alone.trim_end_matches(" (defined").to_owned()
         }
     };
     let written = line.and_then(|line| source.lines().nth(line.checked_sub(1)?));

@@ -25,11 +25,13 @@ const MIN_UNCOMPRESSED: u64 = 16 << 20;
 pub(super) struct ReadFault {
     pub(super) problem: String,
     pub(super) help: String,
+    /// The text with U+FFFD instead of the bytes that are not UTF-8. `None` if something else is wrong.
+    pub(super) lossy: Option<String>,
 }
 
 impl ReadFault {
     fn new(problem: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { problem: problem.into(), help: help.into() }
+        Self { problem: problem.into(), help: help.into(), lossy: None }
     }
 
     pub(super) fn io(error: &io::Error) -> Self {
@@ -49,7 +51,28 @@ pub(super) fn is_plain(start: &[u8]) -> bool {
 
 /// Returns the text of a file, without a byte order mark.
 pub(super) fn file_text(path: &Path) -> Result<String, ReadFault> {
-    fs::File::open(path).map_err(|error| ReadFault::io(&error)).and_then(text_of)
+    open(path).and_then(text_of)
+}
+
+/// Opens a file or pipe. A device is an error.
+pub(super) fn open(path: &Path) -> Result<fs::File, ReadFault> {
+    match fs::metadata(path) {
+        Ok(about) if is_device(about.file_type()) => Err(ReadFault::new("a device is no file", "check the path")),
+        Ok(_) | Err(_) => fs::File::open(path).map_err(|error| ReadFault::io(&error)),
+    }
+}
+
+/// Whether reading may never end. Pipes end: the shell passes them for `<(...)`.
+#[cfg(unix)]
+fn is_device(kind: fs::FileType) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    kind.is_char_device() || kind.is_block_device()
+}
+
+/// The playground has no devices.
+#[cfg(not(unix))]
+fn is_device(_: fs::FileType) -> bool {
+    false
 }
 
 /// Returns the text of a source, without a byte order mark.
@@ -68,7 +91,8 @@ pub(super) fn text_of(source: impl Read) -> Result<String, ReadFault> {
     String::from_utf8(bytes).map(without_mark).map_err(|error| {
         let line =
             error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
-        ReadFault::new(format!("line {line} is not UTF-8"), "convert the file to UTF-8")
+        let fault = ReadFault::new(format!("line {line} is not UTF-8"), "convert the file to UTF-8");
+        ReadFault { lossy: Some(String::from_utf8_lossy(error.as_bytes()).into_owned()), ..fault }
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::tests::{messages, strict};
+use super::tests::{messages, policy_text, strict};
 use super::*;
 
 /// A test's temporary directory, removed on drop.
@@ -136,7 +136,10 @@ fn a_repositorys_other_files_are_passed_over_and_named_unless_they_may_hold_a_po
             "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {{ .Values.name }}\n  {{- if .x }}\n",
         ),
         ("chart/values.yaml", "spec: {replicas: 2}\nimage: nginx\n"),
-        ("list.json", "[1, {\"a\": 2}]"),
+        ("daemon.yaml", "kind: DaemonSet\nreplicaCount: 1\nmetadata: {labels: {a: b}}\n"),
+        ("items.yaml", "items: [a, {b: c}]\n"),
+        ("list.json", "[1, {\"a\": 2}, [], {\"kind\": \"span\"}]"),
+        ("meta.yaml", "metadata: {name: a}\napiVersion: apps/v1\n"),
         ("package.json", "{\"name\": \"web\", \"items\": 7}"),
         ("socket.json", ""),
         ("tagged.yml", "Resource: !Ref other\n"),
@@ -154,7 +157,7 @@ fn a_repositorys_other_files_are_passed_over_and_named_unless_they_may_hold_a_po
     let path = |name: &str| scratch.0.join(name).to_str().unwrap().to_owned();
     let passed: Vec<String> = loaded.passed_over.iter().map(ToString::to_string).collect();
     assert_eq!(passed, others.map(|(name, _)| path(name)));
-    assert_eq!(load(all, Strictness::Strict).unwrap_err().total(), 9, "one file has two documents");
+    assert_eq!(load(all, Strictness::Strict).unwrap_err().total(), 12, "one file has two documents");
     for (name, _) in others.iter().filter(|(name, _)| *name != "socket.json") {
         assert!(load(&[scratch.0.join(name)], mixed()).is_err(), "{name} was named itself");
     }
@@ -162,8 +165,11 @@ fn a_repositorys_other_files_are_passed_over_and_named_unless_they_may_hold_a_po
         // A policy without its apiVersion and kind.
         "spec: {podSelector: {}}\n",
         "kind: NetworkPolicy\nspec: {podSelector: {}}\n",
-        "apiVersion: v1\nmetadata: {name: a}\n",
-        "kind: Pod\n",
+        "kind: CiliumNetworkPolicy\nspec: {endpointSelector: {}}\n",
+        "kind: GlobalNetworkPolicyList\n",
+        "spec: {endpointSelector: {}}\n",
+        "spec: {subject: {}, ingress: []}\n",
+        "kind: Namespace\nmetadata: {name: a}\n",
         // Not YAML.
         "kind: NetworkPolicy\nspec: {podSelector: {}\n",
         "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nspec:\n  podSelector: {{ .Values.selector }}\n  {{- end }}\n",
@@ -175,8 +181,11 @@ fn a_repositorys_other_files_are_passed_over_and_named_unless_they_may_hold_a_po
         "kind: 'NetworkPolicy'\nspec:\n  {{- end }}\n",
         "apiVersion: networking.k8s.io/v1\n",
         // An object beside something else.
-        "a: b\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: x}\n",
         "apiVersion: v1\nkind: List\nitems: [{a: b}]\n",
+        "items: [{a: b}, {apiVersion: v1, kind: Pod, metadata: {name: x}}]\n",
+        "items: [{spec: {podSelector: {}}}]\n",
+        // UTF-16 without its mark.
+        "k\0i\0n\0d\0:\0 \0P\0",
     ] {
         let file = scratch.file("z.yaml", text);
         let errors = load(all, mixed()).unwrap_err();
@@ -185,6 +194,81 @@ fn a_repositorys_other_files_are_passed_over_and_named_unless_they_may_hold_a_po
     }
     let nothing = load(&[scratch.0.join("chart")], mixed()).unwrap_err().to_string();
     assert!(nothing.contains("none of the 3 files of the directory holds a Kubernetes object"), "{nothing}");
+}
+
+#[test]
+fn an_array_of_objects_is_an_error_that_names_its_line_and_the_remedy() {
+    let scratch = Scratch::new("arrays");
+    scratch.file("a.yaml", pod("a"));
+    let policy = policy_text("podSelector: {}");
+    let element = format!("- {}", policy.trim_end().replace('\n', "\n  "));
+    let json = r#"{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "p"}, "spec": {"podSelector": {}}}"#;
+    for (name, text) in [
+        ("p.json", format!("[1,\n {json}]\n")),
+        ("p.yaml", format!("- 1\n{element}\n")),
+        ("q.yaml", "- a: 1\n- spec: {podSelector: {}}\n".to_owned()),
+    ] {
+        let file = scratch.file(name, text);
+        for path in [&scratch.0, &file] {
+            let errors = load(std::slice::from_ref(path), mixed()).unwrap_err();
+            let told = errors.to_string();
+            assert_eq!((errors.total(), errors.shown()[0].line), (1, Some(2)), "{told}");
+            assert!(told.contains(&format!("{name}:2: [1]: an array of objects is not read")), "{told}");
+            assert!(told.contains("below `items:` of an object with `apiVersion: v1` and `kind: List`"), "{told}");
+        }
+        fs::remove_file(file).unwrap();
+    }
+}
+
+#[test]
+fn a_document_beside_objects_that_is_none_is_passed_over_with_a_warning() {
+    let scratch = Scratch::new("beside");
+    let file = scratch.file("a.yaml", format!("{}\n---\na: 1\n---\nb: 1\n", pod("a")));
+    let loaded = load(std::slice::from_ref(&scratch.0), mixed()).unwrap();
+    assert_eq!((names(&loaded), loaded.passed_over.len()), (vec!["default/a".to_owned()], 0));
+    let told = messages(&loaded.warnings);
+    assert!(told.len() == 1 && told[0].contains("a.yaml:3: ") && told[0].contains("is passed over"), "{told:?}");
+    assert_eq!(load(&[file], mixed()).unwrap_err().total(), 2, "a file that is named holds objects only");
+}
+
+#[test]
+fn a_file_that_is_not_utf_8_is_passed_over_unless_it_may_hold_a_policy() {
+    let scratch = Scratch::new("latin");
+    scratch.file("a.yaml", pod("a"));
+    let file = scratch.file("b.yaml", b"caf\xe9: 1\n");
+    let loaded = load(std::slice::from_ref(&scratch.0), mixed()).unwrap();
+    assert_eq!((loaded.files, loaded.passed_over.len()), (1, 1));
+    assert!(load(std::slice::from_ref(&scratch.0), Strictness::Strict).is_err());
+    assert!(load(std::slice::from_ref(&file), mixed()).is_err(), "it is named");
+    fs::write(&file, b"# caf\xe9\nkind: NetworkPolicy\n").unwrap();
+    let told = load(std::slice::from_ref(&scratch.0), mixed()).unwrap_err().to_string();
+    assert!(told.contains("b.yaml: line 1 is not UTF-8\n  help: convert the file to UTF-8"), "{told}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_to_which_links_lead_is_read_once_and_a_link_to_nothing_is_passed_over() {
+    use std::os::unix::fs::symlink;
+    let scratch = Scratch::new("links");
+    scratch.file("b.yaml", pod("b"));
+    scratch.file("d/c.yaml", pod("c"));
+    for (to, name) in [("b.yaml", "a.yaml"), ("d", "e"), ("d/c.yaml", "f.yaml"), ("none", "g.yaml")] {
+        symlink(scratch.0.join(to), scratch.0.join(name)).unwrap();
+    }
+    let all = std::slice::from_ref(&scratch.0);
+    let loaded = load(all, mixed()).unwrap();
+    assert_eq!((names(&loaded), loaded.files), (vec!["default/b".to_owned(), "default/c".to_owned()], 2));
+    let dangling = scratch.0.join("g.yaml");
+    assert_eq!(loaded.passed_over, [dangling.to_str().unwrap().into()]);
+    assert_eq!(load(all, Strictness::Strict).unwrap_err().total(), 1);
+    assert!(load(&[dangling], mixed()).unwrap_err().to_string().contains("check the path"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_device_is_refused_instead_of_read_without_an_end() {
+    let told = load(&["/dev/zero".into()], Strictness::Strict).unwrap_err().to_string();
+    assert!(told.contains("/dev/zero: a device is no file"), "{told}");
 }
 
 #[test]

@@ -96,7 +96,7 @@ impl<'de> Deserialize<'de> for Tree {
 }
 
 /// The memory in bytes that an object may still take. As a seed, it reads a value that takes a part of it: a value needs many times the
-/// memory of its text, so a text of tiny values would fill the memory.
+/// memory of its text, so a text of tiny values would fill the memory. Readers copy names and labels, so a long one would too.
 pub(super) struct Room(Cell<usize>);
 
 impl Room {
@@ -106,7 +106,9 @@ impl Room {
 
     fn take<E: serde::de::Error>(&self, text: usize) -> Result<(), E> {
         let left = self.0.get().checked_sub(text.saturating_add(VALUE_WEIGHT));
-        self.0.set(left.ok_or_else(|| E::custom("the object holds more values than an API server would store"))?);
+        self.0.set(
+            left.ok_or_else(|| E::custom("the object holds more or longer values than an API server would store"))?,
+        );
         Ok(())
     }
 }
@@ -119,7 +121,7 @@ impl<'de> DeserializeSeed<'de> for &Room {
     }
 }
 
-/// Visitor methods that accept every scalar and pass it to `$scalar`.
+/// Visitor methods that accept every scalar except strings and pass it to `$scalar`.
 macro_rules! scalars {
     ($scalar:expr) => {
         fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
@@ -132,12 +134,6 @@ macro_rules! scalars {
             Ok($scalar(Value::from(value)))
         }
         fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
-            Ok($scalar(Value::from(value)))
-        }
-        fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
-            Ok($scalar(Value::from(value)))
-        }
-        fn visit_string<E>(self, value: String) -> Result<Self::Value, E> {
             Ok($scalar(Value::from(value)))
         }
         fn visit_unit<E>(self) -> Result<Self::Value, E> {
@@ -172,6 +168,16 @@ impl<'de> Visitor<'de> for TreeVisitor<'_> {
     }
 
     scalars!(|value| value);
+
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
+        self.room.take(value.len())?;
+        Ok(Value::from(value))
+    }
+
+    fn visit_string<E: serde::de::Error>(self, value: String) -> Result<Value, E> {
+        self.room.take(value.len())?;
+        Ok(Value::from(value))
+    }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut elements = Vec::new();
@@ -243,6 +249,17 @@ mod tests {
             "metadata": {"labels": {"env": "prod", "images": ""}, "managedFields": []},
             "endpoints": [{"conditions": {"ready": true, "env": []}}], "images": null, "volumeMounts": 7});
         assert_eq!(both(text), [expected.clone(), expected]);
+    }
+
+    #[test]
+    fn a_name_longer_than_an_api_server_stores_is_refused() {
+        let name = "a".repeat(MAX_WEIGHT);
+        let text = format!("{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {{\n\"name\": \"{name}\"}}}}");
+        let errors = errors(&text);
+        assert!(
+            errors.len() == 1 && errors[0].contains("t.yaml:2: the object holds more or longer values"),
+            "{errors:?}"
+        );
     }
 
     #[test]

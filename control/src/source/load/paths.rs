@@ -1,8 +1,9 @@
 //! Finds and reads the texts behind the paths of an input: files, all files below directories, and standard input.
 //!
 //! A directory may be a repository's, with files that are not for Kubernetes. They are passed over if [`Folders::Mixed`] is set, except for
-//! what could be a policy.
+//! what could be a policy. A file or directory to which several links lead is read once.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ impl Loader {
     /// Reads a directory with all directories below it.
     fn read_directory(&mut self, path: &Path, name: &Arc<str>) {
         let (mut files, before) = (Vec::new(), self.loaded.passed_over.len());
-        self.list(path, &mut Vec::new(), &mut files);
+        self.list(path, &mut Vec::new(), &mut HashSet::new(), &mut files);
         let help = "check the path; a single file may have any name".to_owned();
         if files.is_empty() {
             let problem = "the directory contains no file that ends in .yaml, .yml or .json".to_owned();
@@ -54,13 +55,15 @@ impl Loader {
         }
         for file in &files {
             let member = file.to_string_lossy().into();
-            match is_endless(file) {
-                true if self.is_mixed() => self.pass_over(&member),
-                true => {
+            match fs::metadata(file) {
+                Ok(about) if !about.is_file() && !self.is_mixed() => {
                     let problem = "neither a file nor a directory, so that reading it may never end".to_owned();
                     self.refuse(&member, None, problem, "remove it from the directory".to_owned());
                 }
-                false => self.read_source(&member, file_text(file), Self::read_member),
+                Ok(about) if !about.is_file() => self.pass_over(&member),
+                // A link to a file that does not exist.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_mixed() => self.pass_over(&member),
+                Ok(_) | Err(_) => self.read_regular(file, &member),
             }
         }
         if self.loaded.passed_over.len() - before == files.len() {
@@ -69,18 +72,52 @@ impl Loader {
         }
     }
 
-    /// Reads a file of a directory. Passes it over if it holds no object and the directory may be mixed.
-    fn read_member(&mut self, file: &Arc<str>, text: &str) {
-        let parsed = parse(file, text);
-        let is_passed_over = self.is_mixed()
-            && match &parsed {
-                Ok((entries, _)) => !entries.is_empty() && entries.iter().all(Entry::is_no_object),
-                Err(_) => !could_be_policy(text),
-            };
-        match is_passed_over {
-            true => self.pass_over(file),
-            false => self.take(file, text, parsed),
+    /// Reads a regular file of a directory. If the directory may be mixed, passes over what is not UTF-8, such as Latin-1, and has no field
+    /// `kind`. With that field it is an error, because it could be a policy that its author believes to be in force.
+    fn read_regular(&mut self, file: &Path, name: &Arc<str>) {
+        match file_text(file) {
+            Err(fault) if self.is_mixed() && fault.lossy.as_ref().is_some_and(|text| !could_be_policy(text)) => {
+                self.pass_over(name);
+            }
+            text => self.read_source(name, text, Self::read_member),
         }
+    }
+
+    /// Reads the text of a directory's file. If the directory may be mixed, passes over the file if it holds no object, or else those of its
+    /// documents that are no object, with a warning about the first of them.
+    fn read_member(&mut self, file: &Arc<str>, text: &str) {
+        let mut parsed = parse(file, text);
+        if self.is_mixed() {
+            match &mut parsed {
+                Ok((entries, _)) if !entries.is_empty() => {
+                    if entries.iter().all(Entry::is_no_object) {
+                        return self.pass_over(file);
+                    }
+                    if let Some(first) = entries.iter().find(|entry| entry.is_no_object()) {
+                        self.warn_of_foreign(file, first);
+                        entries.retain(|entry| !entry.is_no_object());
+                    }
+                }
+                Err(_) if !could_be_policy(text) => return self.pass_over(file),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        self.take(file, text, parsed);
+    }
+
+    /// Warns of a document that is no object, beside others that are.
+    fn warn_of_foreign(&mut self, file: &Arc<str>, Entry { document, line, .. }: &Entry) {
+        self.loaded.warnings.push(SourceError {
+            file: Arc::clone(file),
+            document: *document,
+            line: Some(*line),
+            object: None,
+            path: String::new(),
+            problem:
+                "the document holds no Kubernetes object and is passed over, as are others of this file that hold none"
+                    .to_owned(),
+            help: "remove it, or write its `apiVersion` and `kind`".to_owned(),
+        });
     }
 
     /// Warns of a symbolic link to a directory above it, which is not followed.
@@ -100,8 +137,15 @@ impl Loader {
         self.loaded.passed_over.push(Arc::clone(file));
     }
 
-    /// Adds the files of a directory to `files`, recursively and sorted by name. `above` are the real paths of the directories on the way.
-    fn list(&mut self, directory: &Path, above: &mut Vec<PathBuf>, files: &mut Vec<PathBuf>) {
+    /// Adds the files of a directory to `files`, recursively and sorted by name. `above` are the real paths of the directories on the way,
+    /// `seen` those of all files and directories so far, which are not read again.
+    fn list(
+        &mut self,
+        directory: &Path,
+        above: &mut Vec<PathBuf>,
+        seen: &mut HashSet<PathBuf>,
+        files: &mut Vec<PathBuf>,
+    ) {
         let name: Arc<str> = directory.to_string_lossy().into();
         let entries = fs::read_dir(directory).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
         let listed = real(directory).and_then(|real| entries.map(|entries| (real, entries)));
@@ -120,6 +164,9 @@ impl Loader {
             let problem = format!("directories are nested more than {MAX_DEPTH} deep");
             return self.refuse(&name, None, problem, "read a directory below".to_owned());
         }
+        if !seen.insert(real.clone()) {
+            return;
+        }
         above.push(real);
         let mut paths: Vec<_> = entries.into_iter().map(|entry| entry.path()).collect();
         paths.sort();
@@ -129,8 +176,8 @@ impl Loader {
                 continue;
             }
             if path.is_dir() {
-                self.list(&path, above, files);
-            } else if is_read(&path) {
+                self.list(&path, above, seen, files);
+            } else if is_read(&path) && self::real(&path).map_or(true, |real| seen.insert(real)) {
                 files.push(path);
             }
         }
@@ -147,19 +194,14 @@ fn is_read(path: &Path) -> bool {
     ENDINGS.iter().any(|known| ends(&inner, known))
 }
 
-/// Returns a directory's path without symbolic links.
+/// Returns a path without symbolic links. An error if a link leads nowhere.
 #[cfg(unix)]
-fn real(directory: &Path) -> io::Result<PathBuf> {
-    fs::canonicalize(directory)
+fn real(path: &Path) -> io::Result<PathBuf> {
+    fs::canonicalize(path)
 }
 
 /// Returns the path as it is: the playground's files have no symbolic links, and its C library cannot resolve any.
 #[cfg(not(unix))]
-fn real(directory: &Path) -> io::Result<PathBuf> {
-    Ok(directory.to_owned())
-}
-
-/// Whether reading a path may never end: a pipe, a socket or a device.
-fn is_endless(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|about| !about.is_file())
+fn real(path: &Path) -> io::Result<PathBuf> {
+    Ok(path.to_owned())
 }

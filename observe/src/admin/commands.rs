@@ -422,6 +422,13 @@ mod tests {
             node: "node-1".into(),
             pod_networks: Vec::new(),
             ready: true,
+            remote_nodes: Some(RemoteNodesStatus {
+                routed: 2,
+                tunneled: 1,
+                problems: vec!["node-4: the kernel has no route".into()],
+                tunnel_mtu: Some(1450),
+                tunnel_dropped: 7,
+            }),
             denying: false,
             judging: Some(crate::admin::Judging {
                 renderer: "identity".into(),
@@ -476,6 +483,7 @@ mod tests {
             "  health reported to load balancers: healthy; address [::]:10256, ports 10256\n  cannot listen on port 30000: in use",
             "ports: 1 of 2 open; 1 of them were added",
             "x/web (veth1): waits for its interface: there is no veth1",
+            "other nodes' pod networks: 2 by routes, 1 through the tunnel (MTU 1450)\n  node-4: the kernel has no route\n  7 packets from",
             "workers: 2; 20 packets in, 16 out; 99 forwarded in the kernel",
             "sessions: 6 of 100; 0 refused",
             "4 policy_denied: denied by policy",

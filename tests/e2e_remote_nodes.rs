@@ -340,11 +340,20 @@ fn routes_and_tunnel_outlive_the_process_and_cleanup_removes_them() {
     let mut cluster = Cluster::started("encapsulation: always\n");
     let [one, two, three] = &cluster.labs;
     eventually("all pods reach each other through the tunnel", || cluster.broken().is_empty());
-    assert!(own_routes(two, "10.244.3.0/24").iter().all(|line| line.contains("dev bh-vxlan")));
-    let (far, near) = (one.get("p1").v4.clone(), three.get("p3").v4.clone());
+    let is_tunneled = |lab: &Lab, network: &str| {
+        let routes = own_routes(lab, network);
+        !routes.is_empty() && routes.iter().all(|line| line.contains("encap") && line.contains("dev bh-vxlan"))
+    };
+    assert!(is_tunneled(two, "10.244.3.0/24"));
+    let [far, near] = [one.get("p1").v4.clone(), three.get("p3").v4.clone()];
     cluster.labs[1].kill();
     let two = &cluster.labs[1];
-    assert!(pings(&two.node, "172.18.0.11") && own_routes(two, "10.244.1.0/24").len() == 1);
+    assert!(is_tunneled(two, "10.244.1.0/24"));
+    // The next process takes over both.
+    cluster.labs[1].start("");
+    let two = &cluster.labs[1];
+    eventually("the tunnel goes on", || two.pings("p2", &far) && two.pings("p2", &near));
+    cluster.labs[1].stop();
     // The next process forbids the tunnel: routes on the link, and nothing to node 1.
     cluster.labs[1].more_config = cluster.labs[1].more_config.replace("always", "never");
     cluster.labs[1].start("");
@@ -354,7 +363,6 @@ fn routes_and_tunnel_outlive_the_process_and_cleanup_removes_them() {
         (own_routes(two, "10.244.1.0/24").len(), own_routes(two, "10.244.3.0/24 via 172.18.0.13").len()),
         (0, 1)
     );
-    let _ = (far, near);
     cluster.labs[1].stop();
     cluster.labs[2].stop();
     for at in [1, 2] {
@@ -362,8 +370,10 @@ fn routes_and_tunnel_outlive_the_process_and_cleanup_removes_them() {
         let config = lab.path("config.yaml");
         let words = ["cleanup", "--config", config.to_str().unwrap()];
         assert!(lab.node.command(env!("CARGO_BIN_EXE_bulkhead"), &words).output().unwrap().status.success());
-        let left = [lab.node.ip("link"), lab.node.ip("route"), lab.node.ip("-6 route"), lab.node.ip("rule")].concat();
-        assert!(!left.contains("bh-") && !left.contains("proto 98") && !left.contains("lookup 98"), "{left}");
+        let left = ["link", "route show table all", "-6 route show table all", "rule", "-6 rule"]
+            .map(|words| lab.node.ip(words));
+        let left = left.concat();
+        assert!(!left.contains("bh-") && !left.contains("proto 98") && !left.contains("lookup 9"), "{left}");
     }
     cluster.labs[0].stop();
 }

@@ -71,7 +71,7 @@ impl<'a> Ipam<'a> {
         })
     }
 
-    /// Carries out a command that has no result.
+    /// Runs `DEL`, `CHECK`, `GC` or `STATUS`, which return no result.
     ///
     /// # Errors
     /// The error of the allocator, or of the other plugin.

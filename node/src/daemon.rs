@@ -145,7 +145,7 @@ impl Daemon {
         self.host_port.iter_mut().for_each(|port| port.lead(self.composer.destinations()));
     }
 
-    /// Updates the node's routes and tunnel to other nodes. Those of before stay while no state is in force.
+    /// Updates the node's routes and tunnel to other nodes. The existing ones stay while no state is in force.
     fn lead_to_remote_nodes(&mut self) {
         let Some((remote, nodes)) = self.remote_nodes.as_mut().zip(self.composer.remote_nodes()) else { return };
         remote.lead(nodes, self.composer.destinations().sources);

@@ -19,7 +19,7 @@
 
 mod plan;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -49,6 +49,10 @@ const MAX_NAMED: usize = 5;
 /// thousand nodes takes about 20 ms.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// The shortest time between two looks because nodes have changed. If a thousand nodes join within a minute, their looks take at most a tenth of
+/// the time.
+const SOON: Duration = Duration::from_millis(200);
+
 /// Interval at which the routes are checked without a message, in case one was lost.
 const LOOK: Duration = Duration::from_secs(30);
 
@@ -63,16 +67,51 @@ pub(super) struct RemoteNode {
     pub pod_networks: Vec<IpNet>,
 }
 
-/// Returns all nodes other than `own` that have pod networks and an address.
+impl RemoteNode {
+    /// Returns the node's first address of each family, at most two. Further ones may be a load balancer's or a router's, which the node itself
+    /// does not have.
+    fn first_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let first = |is_v4| self.addresses.iter().copied().find(|address| address.is_ipv4() == is_v4);
+        [first(true), first(false)].into_iter().flatten()
+    }
+}
+
+/// Returns all nodes other than `own`.
 pub(super) fn remote_nodes(pipeline: &Pipeline, own: &str) -> Vec<RemoteNode> {
     let others = pipeline.cache().nodes().values().filter(|node| &*node.name != own);
-    let whole = others.filter(|node| !node.addresses.is_empty() && !node.pod_cidrs.is_empty());
-    let remote = whole.map(|node| RemoteNode {
+    let remote = others.map(|node| RemoteNode {
         name: node.name.clone(),
         addresses: node.addresses.clone(),
         pod_networks: node.pod_cidrs.iter().map(IpNet::trunc).collect(),
     });
     remote.collect()
+}
+
+/// Removes addresses and pod networks that several nodes claim: none of them is believed, as a node's kubelet writes its addresses itself.
+/// Returns the nodes and a message for each claim.
+fn uncontested(nodes: &[RemoteNode]) -> (Vec<RemoteNode>, BTreeSet<String>) {
+    let mut claims: BTreeMap<IpNet, BTreeSet<&str>> = BTreeMap::new();
+    for node in nodes {
+        let addresses = node.addresses.iter().copied().map(IpNet::from);
+        for claim in addresses.chain(node.pod_networks.iter().copied()) {
+            claims.entry(claim).or_default().insert(&node.name);
+        }
+    }
+    claims.retain(|_, names| names.len() > 1);
+    let message = |(claim, names): (&IpNet, &BTreeSet<&str>)| {
+        let names: Vec<&str> = names.iter().copied().collect();
+        format!(
+            "several nodes claim {claim}, and none gets it: {}; correct the Node objects",
+            output::some_of(&names, MAX_NAMED)
+        )
+    };
+    let problems = claims.iter().map(message).collect();
+    let mut left = nodes.to_vec();
+    for node in &mut left {
+        node.addresses.retain(|&address| !claims.contains_key(&IpNet::from(address)));
+        node.pod_networks.retain(|network| !claims.contains_key(network));
+    }
+    (left, problems)
 }
 
 /// The node's routes and tunnel to other nodes.
@@ -83,7 +122,8 @@ pub(super) struct RemoteNodes {
     changes: Receiver<()>,
     /// `None` before the tunnel was needed, and while the kernel refuses it.
     tunnel: Option<Tunnel>,
-    /// What was last set up, to log changes and to omit what is as before.
+    /// The inputs and counts of the last look that could read the kernel's routes. `None` before it. A look with equal inputs is skipped until it
+    /// is due.
     told: Option<Told>,
     /// The problems of the last look, each of which is logged once.
     problems: BTreeSet<String>,
@@ -91,13 +131,15 @@ pub(super) struct RemoteNodes {
     looked: Instant,
     /// Whether the kernel has reported a change since the last look.
     is_stale: bool,
+    /// Whether nodes have changed so soon after the last look that they wait for the next one.
+    is_waiting: bool,
 }
 
-/// What status and metrics report, shared with other threads.
+/// The last look's report, which the admin and metrics threads read. `None` until the first look.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedReport(Arc<Mutex<Option<Report>>>);
 
-/// The ways of one look.
+/// The result of one look at the kernel's routes.
 #[derive(Clone, Debug)]
 struct Report {
     /// The ways, without the number of drops.
@@ -120,7 +162,7 @@ impl SharedReport {
     }
 }
 
-/// The inputs of the last look.
+/// The inputs of one look, and its numbers of routed and tunneled ways.
 #[derive(Debug)]
 struct Told {
     nodes: Arc<[RemoteNode]>,
@@ -129,20 +171,18 @@ struct Told {
 }
 
 impl RemoteNodes {
-    /// Starts to watch the kernel's routes. `None` if the vswitch has an uplink port, or did not create the host port.
+    /// Starts to watch the kernel's routes. `None` if the vswitch has an uplink port, or did not create the host port. Removes what a previous
+    /// process with another configuration has left; a failure is logged.
     pub(super) fn new(config: &Config) -> Option<Self> {
-        let host = config.created_host.clone()?;
-        if config.ports.iter().any(|port| port.kind == PortKind::Uplink) {
-            return None;
-        }
-        if config.encapsulation.mode == EncapsulationMode::Never {
-            // A previous process's, whose configuration was another one.
-            let removed = remove_tunnel(&tunnel_config(&config.encapsulation, &host));
-            removed.map_err(|error| log::warn(&error.to_string())).unwrap_or_default();
+        let has_uplink = config.ports.iter().any(|port| port.kind == PortKind::Uplink);
+        let host = config.created_host.clone().filter(|_| !has_uplink);
+        if host.is_none() || config.encapsulation.mode == EncapsulationMode::Never {
+            let removed = remove(config);
+            removed.map_err(|error| log::warn(&format!("{error:#}"))).unwrap_or_default();
         }
         Some(Self {
             settings: config.encapsulation,
-            host,
+            host: host?,
             changes: changes::of(Watched::Routes),
             tunnel: None,
             told: None,
@@ -150,6 +190,7 @@ impl RemoteNodes {
             report: SharedReport::default(),
             looked: Instant::now(),
             is_stale: false,
+            is_waiting: false,
         })
     }
 
@@ -180,66 +221,100 @@ impl RemoteNodes {
 
     /// Returns when to look at the kernel's routes again.
     pub(super) fn next_look(&self) -> Instant {
-        self.looked + if self.is_stale || !self.problems.is_empty() { AGAIN } else { LOOK }
+        let after = if self.is_waiting {
+            SOON
+        } else if self.is_stale || !self.problems.is_empty() {
+            AGAIN
+        } else {
+            LOOK
+        };
+        self.looked + after
     }
 
     /// Sets up routes and tunnel to these nodes, if they have changed or a look is due. `sources` are the node's own addresses, at most one
     /// per family.
     pub(super) fn lead(&mut self, nodes: Arc<[RemoteNode]>, sources: Arc<[IpAddr]>) {
         let is_same = self.told.as_ref().is_some_and(|told| told.nodes == nodes && told.sources == sources);
-        if is_same && !self.is_due() {
+        self.is_waiting = !is_same && self.told.is_some() && self.looked.elapsed() < SOON;
+        if self.is_waiting || (is_same && !self.is_due()) {
             return;
         }
         (self.looked, self.is_stale) = (Instant::now(), false);
-        let plan = match Links::read().map(|links| plan::plan(&nodes, self.settings.mode, &links)) {
+        let (believed, mut problems) = uncontested(&nodes);
+        let plan = match Links::read().map(|links| plan::plan(&believed, self.settings.mode, &links)) {
             Ok(plan) => plan,
             Err(error) => {
                 return self.tell([format!("cannot read the kernel's routes to other nodes: {error}")].into());
             }
         };
-        let mut problems = plan.problems.clone();
-        let tunnel = self.ensure_tunnel(&plan, &nodes).map_err(|error| problems.extend(error)).unwrap_or_default();
-        problems.extend(self.set_routes(&plan, tunnel, &sources));
+        problems.extend(plan.problems.iter().cloned());
+        let tunnel = self.ensure_tunnel(&plan, &believed);
+        problems.extend(self.set_routes(&plan, tunnel.as_ref(), &sources));
+        problems.extend(tunnel.err().flatten());
         self.tell(problems);
         self.announce(&plan);
         self.publish(&plan);
         self.told = Some(Told { nodes, sources, counts: plan.counts() });
     }
 
-    /// Creates the tunnel or updates it, and returns its interface. `None` if there are no other nodes, or `encapsulation` forbids it.
+    /// Creates the tunnel or updates it, and returns its interface. `None` if `encapsulation` forbids it, and before there are other nodes.
     ///
     /// # Errors
-    /// What the kernel refuses. `None` instead of a message if no node needs the tunnel.
+    /// `Some` with the kernel's error if a node needs the tunnel; `None` if none does.
     fn ensure_tunnel(&mut self, plan: &Plan, nodes: &[RemoteNode]) -> Result<Option<u32>, Option<String>> {
-        if self.settings.mode == EncapsulationMode::Never || nodes.is_empty() {
+        if self.settings.mode == EncapsulationMode::Never || (nodes.is_empty() && self.tunnel.is_none()) {
             return Ok(None);
         }
         // A node that this one reaches by a route may still send through the tunnel.
         let peers: Vec<TunnelPeer> = nodes.iter().map(peer).collect();
-        let made = match self.tunnel.take().filter(Tunnel::is_there) {
-            Some(mut tunnel) => tunnel.update(plan.tunnel_mtu, &peers).map(|()| tunnel),
-            None => Tunnel::ensure(&tunnel_config(&self.settings, &self.host), plan.tunnel_mtu, &peers),
+        let made = match self.tunnel.as_mut().filter(|tunnel| tunnel.is_there()) {
+            Some(tunnel) => tunnel.update(plan.tunnel_mtu, &peers),
+            None => Tunnel::ensure(&tunnel_config(&self.settings, &self.host), plan.tunnel_mtu, &peers)
+                .map(|tunnel| self.tunnel = Some(tunnel)),
         };
         let is_needed = plan.counts()[1] > 0;
-        let tunnel =
-            made.map_err(|error| is_needed.then(|| format!("cannot set up the tunnel to other nodes: {error}")))?;
-        Ok(Some(self.tunnel.insert(tunnel).interface()))
+        made.map_err(|error| is_needed.then(|| format!("cannot set up the tunnel to other nodes: {error}")))?;
+        Ok(self.tunnel.as_ref().map(Tunnel::interface))
     }
 
-    /// Replaces the routes to other nodes. Returns a message per failure.
-    fn set_routes(&self, plan: &Plan, tunnel: Option<u32>, sources: &[IpAddr]) -> Vec<String> {
-        let host = io::LinkInfo::read(&self.host.peer).map(|link| link.index).ok();
-        let is_over_host = |route: &OwnRoute| route.hop.is_some_and(|hop| Some(hop.interface) == host);
-        let known = own_routes().map(|routes| {
-            // Those over the host port lead to the node's own pods and to Services.
-            routes.into_iter().filter(|route| !is_over_host(route)).collect()
-        });
-        let known: BTreeSet<OwnRoute> = match known {
-            Ok(known) => known,
+    /// Replaces the routes to other nodes, and returns a message per failure. If the tunnel could not be set up, its existing routes stay: packets
+    /// must not leave without its header. Routes that another program has added are not added again.
+    fn set_routes(
+        &self,
+        plan: &Plan,
+        tunnel: Result<&Option<u32>, &Option<String>>,
+        sources: &[IpAddr],
+    ) -> Vec<String> {
+        let host = match io::LinkInfo::read(&self.host.peer) {
+            Ok(host) => host.index,
+            Err(error) => return vec![format!("cannot tell the routes over the host port: {error}")],
+        };
+        // Routes over the host port lead to the node's own pods and to Services.
+        let is_over_host = |route: &OwnRoute| route.hop.is_some_and(|hop| hop.interface == host);
+        let all = match io::kernel_routes() {
+            Ok(all) => all,
             Err(error) => return vec![format!("cannot read the kernel's routes: {error}")],
         };
-        let wanted = plan.routes(tunnel.map(|interface| (interface, self.settings.vni)), sources);
-        replace_routes(&known, &wanted).iter().filter_map(explain).collect()
+        let (mut known, mut foreign) = (BTreeSet::new(), BTreeSet::new());
+        for route in &all {
+            match OwnRoute::of(route) {
+                Some(own) => known.extend(Some(own).filter(|own| !is_over_host(own))),
+                None => drop(foreign.insert((route.destination, route.table, route.gateway))),
+            }
+        }
+        let interface = tunnel.ok().copied().flatten();
+        let mut wanted = plan.routes(interface.map(|interface| (interface, self.settings.vni)), sources);
+        if tunnel.is_err() {
+            let ways: BTreeSet<_> = wanted.iter().map(|route| (route.destination, route.table)).collect();
+            let is_kept = |route: &&OwnRoute| {
+                let is_tunneled = route.hop.is_none_or(|hop| hop.encapsulation.is_some());
+                is_tunneled && !ways.contains(&(route.destination, route.table))
+            };
+            wanted.extend(known.iter().filter(is_kept));
+        }
+        let gateway = |route: &OwnRoute| route.hop.map(|hop| hop.gateway);
+        wanted.retain(|route| !foreign.contains(&(route.destination, route.table, gateway(route))));
+        replace_routes(&known, &wanted).iter().map(explain).collect()
     }
 
     /// Logs the new problems.
@@ -276,37 +351,64 @@ fn tunnel_config(settings: &Encapsulation, host: &CreatedHost) -> TunnelConfig {
 
 /// Returns what the tunnel accepts from a node.
 fn peer(node: &RemoteNode) -> TunnelPeer {
-    let own = node.addresses.iter().copied().map(IpNet::from);
+    let own = node.first_addresses().map(IpNet::from);
     TunnelPeer { addresses: node.addresses.clone(), sources: node.pod_networks.iter().copied().chain(own).collect() }
 }
 
-/// Returns a message about a refused change. `None` if another program has added the route that was to be added.
-fn explain(RouteRefused { route, is_new, source }: &RouteRefused) -> Option<String> {
-    let (to, via) = (route.destination, route.hop.map(|hop| hop.gateway));
+/// Returns a message about a refused change.
+fn explain(RouteRefused { route, is_new, source }: &RouteRefused) -> String {
+    let to = route.destination;
     match (is_new, source.kind()) {
         (true, std::io::ErrorKind::AlreadyExists) => {
-            let found = io::kernel_routes().unwrap_or_default();
-            let is_equal =
-                |known: &io::KernelRoute| (known.destination, known.table, known.gateway) == (to, route.table, via);
-            let message =
-                || format!("{to}: the kernel has another route to it; delete that route (ip route show {to})");
-            (!found.iter().any(is_equal)).then(message)
+            format!("{to}: the kernel has another route to it; delete that route (ip route show {to})")
         }
-        (true, _) => Some(format!("{to}: the kernel refuses the route: {source}")),
-        (false, _) => Some(format!("{to}: the kernel refuses to delete the route: {source}")),
+        (true, _) => format!("{to}: the kernel refuses the route: {source}"),
+        (false, _) => format!("{to}: the kernel refuses to delete the route: {source}"),
     }
 }
 
-/// Removes the tunnel, and the routes to other nodes. Returns whether there were any.
+/// Removes the tunnel, its routing rules, and the routes to other nodes. Returns whether there were any routes or a tunnel.
 ///
 /// # Errors
 /// If the kernel refuses.
 pub(super) fn remove(config: &Config) -> anyhow::Result<bool> {
-    let Some(host) = &config.created_host else { return Ok(false) };
-    let routes = own_routes()?;
+    let host = config.created_host.as_ref().and_then(|host| io::LinkInfo::read(&host.peer).ok());
+    let mut routes = own_routes()?;
+    // Those over the host port are removed with it.
+    routes.retain(|route| route.hop.is_none_or(|hop| host.as_ref().is_none_or(|host| host.index != hop.interface)));
     let refused = replace_routes(&routes, &BTreeSet::new());
     if let Some(refused) = refused.first() {
         anyhow::bail!("cannot remove the route to {}: {}", refused.route.destination, refused.source);
     }
-    Ok(remove_tunnel(&tunnel_config(&config.encapsulation, host))? | !routes.is_empty())
+    Ok(remove_tunnel(TUNNEL)? | !routes.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_nodes_claim_is_nobodys() {
+        let node = |name: &str, addresses: &[&str], network: &str| RemoteNode {
+            name: name.into(),
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            pod_networks: vec![network.parse().unwrap()],
+        };
+        let nodes = [
+            node("a", &["192.0.2.1"], "10.1.0.0/24"),
+            node("b", &["192.0.2.2", "192.0.2.1"], "10.2.0.0/24"),
+            node("c", &["192.0.2.3", "198.51.100.3", "2001:db8::3"], "10.2.0.0/24"),
+        ];
+        let (left, problems) = uncontested(&nodes);
+        assert_eq!(left[0], RemoteNode { addresses: vec![], ..nodes[0].clone() });
+        assert_eq!((&left[1].addresses[..], &left[1].pod_networks[..]), (&nodes[1].addresses[..1], &[][..]));
+        assert!(left[2].pod_networks.is_empty() && left[2].addresses == nodes[2].addresses);
+        let problems: Vec<String> = problems.into_iter().collect();
+        assert!(problems[0].contains("10.2.0.0/24") && problems[0].contains("b, c"), "{problems:?}");
+        assert!(problems[1].contains("192.0.2.1/32") && problems[1].contains("a, b"), "{problems:?}");
+        // Its second address of a family may be a router's, which the node may not use inside of the tunnel.
+        let sources = peer(&nodes[2]).sources.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(sources, ["10.2.0.0/24", "192.0.2.3/32", "2001:db8::3/128"]);
+        assert_eq!(peer(&nodes[2]).addresses.len(), 3);
+    }
 }

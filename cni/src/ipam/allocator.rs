@@ -38,7 +38,10 @@ impl Allocator<'_> {
         let store = Store::open(&self.folder, self.before)?;
         let leases = store.leases()?;
         let taken: HashSet<IpAddr> = leases.iter().map(|lease| lease.address).collect();
-        let own: Vec<IpAddr> = owned(&leases, container, interface).map(|lease| lease.address).collect();
+        // A file without an interface's name may be another interface's.
+        let is_named = |lease: &&Lease| lease.owner.as_ref().is_some_and(|owner| owner.interface.is_some());
+        let own: Vec<IpAddr> =
+            owned(&leases, container, interface).filter(is_named).map(|lease| lease.address).collect();
         // Everything is chosen before anything is written, so that a full set needs no cleanup of the others.
         let mut chosen = Vec::new();
         for (at, set) in self.sets.iter().enumerate() {

@@ -70,7 +70,7 @@ impl Own<'_> {
     /// Carries out a command that has no result.
     ///
     /// # Errors
-    /// [`Error`] if the configuration is invalid, or as the command has it.
+    /// [`Error`] if the configuration is invalid, or the error of the allocator's command.
     pub(super) fn tell(&self, command: Command) -> Result<(), Error> {
         let Call { conf, attachment, .. } = self.call;
         let (container, interface) = (&*attachment.container, &*attachment.interface);

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use crate::environment::check_identifier;
 use crate::error::{Code, Error};
 
-/// Between container ID and interface name, as `host-local` writes it on every platform.
+/// Separates container ID and interface name in an address's file. `host-local` writes it so on every platform.
 const SEPARATOR: &str = "\r\n";
 /// `host-local` ignores the name, because it is not an address.
 const NEW: &str = ".bulkhead-cni.new";
@@ -172,7 +172,7 @@ impl<'a> Store<'a> {
         self.step(Step::SyncFolder, "write", self.folder, || File::open(self.folder)?.sync_all())
     }
 
-    /// Writes a file that does not have its name yet, to the disk. Returns its path.
+    /// Writes a text to the temporary file [`NEW`] and syncs it. Returns the file's path.
     fn write(&self, text: &str) -> Result<PathBuf, Error> {
         let new = self.folder.join(NEW);
         let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);

@@ -217,7 +217,10 @@ fn unidentified(value: &Value, problem: Problem, model: Model) -> Decoded {
     }
     let restricts = match (text("apiVersion"), text("kind")) {
         _ if isolates => true,
-        (_, Some(kind)) => kind.trim_end_matches("List").ends_with("Policy"),
+        (_, Some(kind)) if kind.trim_end_matches("List").ends_with("Policy") => true,
+        // Without these objects, verdicts would be others. Settings of charts have such a `kind` without a name.
+        (_, Some("Pod" | "Node" | "Service" | "EndpointSlice")) => value.pointer("/metadata/name").is_some(),
+        (_, Some(_)) => false,
         (Some(version), None) if version.contains(POLICY_GROUP) => true,
         _ => value.get("spec").is_some_and(|spec| FIELDS_OF_POLICIES.iter().any(|field| spec.get(field).is_some())),
     };

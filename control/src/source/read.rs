@@ -54,10 +54,12 @@ pub(super) fn file_text(path: &Path) -> Result<String, ReadFault> {
     open(path).and_then(text_of)
 }
 
-/// Opens a file or pipe. A device is an error.
+/// Opens a file or pipe. A device is an error, as reading it may never end; `/dev/null` is an empty file.
 pub(super) fn open(path: &Path) -> Result<fs::File, ReadFault> {
     match fs::metadata(path) {
-        Ok(about) if is_device(about.file_type()) => Err(ReadFault::new("a device is no file", "check the path")),
+        Ok(about) if is_device(about.file_type()) && path != Path::new("/dev/null") => {
+            Err(ReadFault::new("a device is no file", "name a file, a pipe, or - for the standard input"))
+        }
         Ok(_) | Err(_) => fs::File::open(path).map_err(|error| ReadFault::io(&error)),
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use bulkhead_dataplane::io::{Encapsulation, Hop, OwnRoute, PORT_TABLE, Reach, TUNNEL_TABLE, links, reach};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::RemoteNode;
 use crate::config::EncapsulationMode;
@@ -17,7 +17,7 @@ const OVERHEAD_V4: u32 = 50;
 const OVERHEAD_V6: u32 = 70;
 /// The smallest MTU of a link with IPv6 (RFC 8200 §5). On smaller links the kernel fragments the outer packets.
 const MIN_MTU: u32 = 1280;
-/// The MTU of an interface that is gone, and of the tunnel without one: that of Ethernet.
+/// Assumed MTU in bytes, that of Ethernet: of an interface that no longer exists, and of the link below a tunnel that no node needs.
 const DEFAULT_MTU: u32 = 1500;
 
 /// The way to the pods of one address family at another node.
@@ -42,8 +42,8 @@ pub(super) enum Way {
 /// How the kernel reaches addresses, and its interfaces' MTUs.
 pub(super) struct Links<R = fn(IpAddr) -> io::Result<Reach>> {
     reach: R,
-    /// MTUs in bytes, by interface index.
-    mtus: BTreeMap<u32, u32>,
+    /// The MTU in bytes and whether the link has neighbours, by interface index.
+    known: BTreeMap<u32, (u32, bool)>,
 }
 
 impl Links {
@@ -52,8 +52,8 @@ impl Links {
     /// # Errors
     /// If the netlink request fails.
     pub(super) fn read() -> io::Result<Self> {
-        let mtus = links()?.into_iter().map(|link| (link.index, link.mtu)).collect();
-        Ok(Self { reach, mtus })
+        let known = links()?.into_iter().map(|link| (link.index, (link.mtu, link.has_neighbours))).collect();
+        Ok(Self { reach, known })
     }
 }
 
@@ -63,18 +63,23 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
         (self.reach)(address).unwrap_or(Reach::Nowhere)
     }
 
+    /// Returns an interface's MTU in bytes. [`DEFAULT_MTU`] if the interface no longer exists.
     fn mtu(&self, interface: u32) -> u32 {
-        self.mtus.get(&interface).copied().unwrap_or(DEFAULT_MTU)
+        self.known.get(&interface).map_or(DEFAULT_MTU, |&(mtu, _)| mtu)
+    }
+
+    /// Whether another node on the link receives packets for its pods. A point-to-point link delivers only what its other end expects.
+    fn has_neighbours(&self, interface: u32) -> bool {
+        self.known.get(&interface).is_some_and(|&(_, has_neighbours)| has_neighbours)
     }
 }
 
 /// The ways to all other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// For each node and address family of its pods: the way, and the destinations that take it.
-    ways: Vec<(Way, Vec<IpNet>, Vec<IpAddr>)>,
-    /// All addresses of the other nodes.
-    addresses: Vec<IpAddr>,
+    /// For each node and address family of its pods: the way, the pods' networks, and the node's first address of the family. That is `None`
+    /// if the node has none.
+    ways: Vec<(Way, Vec<IpNet>, Option<IpAddr>)>,
     /// A message for each node and family without a way.
     pub(super) problems: BTreeSet<String>,
     /// The tunnel's MTU in bytes: what the smallest link below it leaves, at least 1,280.
@@ -86,11 +91,14 @@ pub(super) fn plan<R>(nodes: &[RemoteNode], mode: EncapsulationMode, links: &Lin
 where
     R: Fn(IpAddr) -> io::Result<Reach>,
 {
-    let addresses = nodes.iter().flat_map(|node| node.addresses.clone()).collect();
     let tunnel_mtu = DEFAULT_MTU - OVERHEAD_V4;
-    let mut plan = Plan { ways: Vec::new(), addresses, problems: BTreeSet::new(), tunnel_mtu };
+    let mut plan = Plan { ways: Vec::new(), problems: BTreeSet::new(), tunnel_mtu };
     let mut mtus = Vec::new();
     for node in nodes {
+        if node.pod_networks.is_empty() {
+            let why = "it has no podCIDRs, so no route leads to its pods; set spec.podCIDRs of its Node";
+            plan.problems.insert(format!("{}: {why}", node.name));
+        }
         let reached: Vec<(IpAddr, Reach)> =
             node.addresses.iter().map(|&address| (address, links.reach(address))).collect();
         for is_v4 in [true, false] {
@@ -107,7 +115,7 @@ where
                         let overhead = if remote.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
                         mtus.push(links.mtu(interface).saturating_sub(overhead));
                     }
-                    let own = node.addresses.iter().copied().filter(|address| address.is_ipv4() == is_v4).collect();
+                    let own = node.first_addresses().find(|address| address.is_ipv4() == is_v4);
                     plan.ways.push((way, networks, own));
                 }
                 Err(why) => {
@@ -137,7 +145,9 @@ where
     R: Fn(IpAddr) -> io::Result<Reach>,
 {
     let on_link = reached.iter().find_map(|&(gateway, reach)| match reach {
-        Reach::Link { interface, .. } if gateway.is_ipv4() == is_v4 => Some(Way::Route { gateway, interface }),
+        Reach::Link { interface, .. } if gateway.is_ipv4() == is_v4 && links.has_neighbours(interface) => {
+            Some(Way::Route { gateway, interface })
+        }
         _ => None,
     });
     if let Some(way) = on_link.filter(|_| mode != EncapsulationMode::Always) {
@@ -204,8 +214,8 @@ impl Plan {
             }
         }
         if tunnel.is_some() {
-            let refused = |&address: &IpAddr| OwnRoute { destination: address.into(), table: PORT_TABLE, hop: None };
-            routes.extend(self.addresses.iter().map(refused));
+            let everywhere = [IpNet::from(Ipv4Net::default()), Ipv6Net::default().into()];
+            routes.extend(everywhere.map(|destination| OwnRoute { destination, table: PORT_TABLE, hop: None }));
         }
         routes
     }
@@ -235,12 +245,12 @@ mod tests {
     }
 
     fn planned(nodes: &[RemoteNode], mode: EncapsulationMode) -> Plan {
-        plan(nodes, mode, &Links { reach, mtus: [(2, 1500), (3, 1400)].into() })
+        plan(nodes, mode, &Links { reach, known: [(2, (1500, true)), (3, (1400, true))].into() })
     }
 
     /// Returns the ways as text.
     fn ways(plan: &Plan) -> Vec<String> {
-        let text = |(way, networks, _): &(Way, Vec<IpNet>, Vec<IpAddr>)| match way {
+        let text = |(way, networks, _): &(Way, Vec<IpNet>, Option<IpAddr>)| match way {
             Way::Route { gateway, interface } => format!("{} route {gateway} {interface}", networks[0]),
             Way::Tunnel { remote, interface } => format!("{} tunnel {remote} {interface}", networks[0]),
         };
@@ -266,23 +276,32 @@ mod tests {
     }
 
     #[test]
+    fn a_point_to_point_link_takes_the_tunnel() {
+        let links = Links { reach, known: [(2, (1420, false))].into() };
+        let plan = plan(&[node("n", &["192.0.2.2"], &["10.2.0.0/24"])], EncapsulationMode::Auto, &links);
+        assert_eq!((ways(&plan), plan.tunnel_mtu), (vec!["10.2.0.0/24 tunnel 192.0.2.2 2".to_owned()], 1370));
+    }
+
+    #[test]
     fn a_node_that_cannot_be_reached_is_named_with_the_cause() {
         let nodes = [
             node("lost", &["203.0.113.1"], &["10.4.0.0/24"]),
             node("double", &["192.0.2.1"], &["10.5.0.0/24"]),
             node("mixed", &["203.0.113.1", "198.51.100.6"], &["10.6.0.0/24"]),
+            node("young", &["198.51.100.7"], &[]),
         ];
         let plan = planned(&nodes, EncapsulationMode::Auto);
         assert_eq!(ways(&plan), ["10.6.0.0/24 tunnel 198.51.100.6 3"], "another address of the node is reached");
         let problems: Vec<&str> = plan.problems.iter().map(String::as_str).collect();
         assert!(problems[0].contains("double (10.5.0.0/24): its address 192.0.2.1 is this node's own"), "{problems:?}");
         assert!(problems[1].contains("lost (10.4.0.0/24): the kernel has no route"), "{problems:?}");
+        assert!(problems[2].contains("young: it has no podCIDRs"), "{problems:?}");
     }
 
     #[test]
     fn the_tunnels_mtu_is_what_the_smallest_link_leaves_but_enough_for_ipv6() {
         let mtu = |address: &str, mtus: &[(u32, u32)]| {
-            let links = Links { reach, mtus: mtus.iter().copied().collect() };
+            let links = Links { reach, known: mtus.iter().map(|&(index, mtu)| (index, (mtu, true))).collect() };
             plan(&[node("n", &[address], &["10.2.0.0/24"])], EncapsulationMode::Always, &links).tunnel_mtu
         };
         assert_eq!(mtu("198.51.100.3", &[(3, 9000)]), 8950);
@@ -293,7 +312,7 @@ mod tests {
 
     #[test]
     fn outer_packets_of_ipv6_need_a_link_that_leaves_enough_for_ipv6() {
-        let links = Links { reach, mtus: [(2, 1349), (3, 1349)].into() };
+        let links = Links { reach, known: [(2, (1349, true)), (3, (1349, true))].into() };
         let nodes = [
             node("v6", &["2001:db8::2"], &["fd00:2::/64"]),
             node("both", &["2001:db8::3", "198.51.100.3"], &["fd00:3::/64"]),
@@ -327,12 +346,8 @@ mod tests {
             all.iter().filter_map(text).collect()
         };
         let near = "10.2.0.0/24 table 254 dev 2";
-        let far = [
-            "10.3.0.0/24 table 254 dev 9 to 198.51.100.3",
-            "198.51.100.3/32 table 98 dev 9 to 198.51.100.3",
-            "203.0.113.3/32 table 98 dev 9 to 198.51.100.3",
-        ];
-        assert_eq!(told(Some((9, 1))), [near, far[0], far[1], far[2]]);
+        let far = ["10.3.0.0/24 table 254 dev 9 to 198.51.100.3", "198.51.100.3/32 table 98 dev 9 to 198.51.100.3"];
+        assert_eq!(told(Some((9, 1))), [near, far[0], far[1]], "the second address may be a router's");
         assert_eq!(told(None), [near], "packets to nodes behind the tunnel never leave without its header");
     }
 }

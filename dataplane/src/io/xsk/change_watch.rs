@@ -1,5 +1,5 @@
-//! Reports that something has changed in a network namespace, without what: rtnetlink's messages can be lost, so the user reads
-//! everything again. Source: rtnetlink(7).
+//! Reports that a network namespace has changed, but not what changed: rtnetlink's messages can be lost, so the reader reads everything
+//! again. Source: rtnetlink(7).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -90,7 +90,7 @@ pub fn reach(address: IpAddr) -> io::Result<Reach> {
     attribute(&mut body, libc::RTA_DST, &octets);
     let mut found = Reach::Nowhere;
     match ask(libc::RTM_GETROUTE, false, &body, |message| found = Reach::of(message)) {
-        // What the kernel says about routes of the types unreachable, prohibit, blackhole and throw.
+        // The kernel's errors for unreachable, prohibit, blackhole and throw routes, and for no route.
         Err(error)
             if matches!(
                 error.raw_os_error(),

@@ -30,6 +30,8 @@ pub struct LinkStatus {
     pub settling: bool,
     /// Index of the related interface: a veth's peer, or a VLAN's lower interface. `None` if there is none in this namespace.
     pub related: Option<u32>,
+    /// Whether hosts on the interface's link are found by ARP or neighbour discovery. False for tunnels and point-to-point links (WireGuard, PPP).
+    pub has_neighbours: bool,
     /// Whether the interface is a veth end without a bridge or bond as master, so that the kernel routes its packets directly.
     pub is_routed_veth: bool,
 }
@@ -60,8 +62,10 @@ pub fn links() -> io::Result<Vec<LinkStatus>> {
 impl LinkStatus {
     /// Parses an rtnetlink message. `None` if the message is incomplete, as those of the wireless extensions are.
     pub(super) fn of(message: &[u8]) -> Option<Self> {
-        /// `IFF_UP`, `IFF_LOWER_UP`.
+        /// `IFF_UP`, `IFF_POINTOPOINT`, `IFF_NOARP`, `IFF_LOWER_UP`.
         const UP: u32 = 1;
+        const POINT_TO_POINT: u32 = 0x10;
+        const NO_ARP: u32 = 0x80;
         const CARRIER: u32 = 1 << 16;
         /// `IF_OPER_DORMANT`: lower states mean that the kernel has not processed the carrier. Source: RFC 2863, `include/uapi/linux/if.h`.
         const DORMANT: u8 = 5;
@@ -97,7 +101,8 @@ impl LinkStatus {
         let related = related.filter(|&related| is_here && related != 0);
         let settling = flags & CARRIER != 0 && state.is_some_and(|state| state < DORMANT);
         let is_routed_veth = is_veth && !is_behind;
-        Some(Self { index, names, mac, mtu: mtu?, up: flags & UP != 0, settling, related, is_routed_veth })
+        let (up, has_neighbours) = (flags & UP != 0, flags & (POINT_TO_POINT | NO_ARP) == 0);
+        Some(Self { index, names, mac, mtu: mtu?, up, settling, related, has_neighbours, is_routed_veth })
     }
 }
 

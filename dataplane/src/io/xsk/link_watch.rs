@@ -215,6 +215,7 @@ mod tests {
             mtu: 1500,
             up: true,
             related: Some(8),
+            has_neighbours: true,
             ..LinkStatus::default()
         };
         assert_eq!(

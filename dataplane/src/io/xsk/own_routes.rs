@@ -108,7 +108,7 @@ impl OwnRoute {
     }
 
     /// Returns the route if it is the vswitch's. `None` for others.
-    fn of(route: &KernelRoute) -> Option<Self> {
+    pub fn of(route: &KernelRoute) -> Option<Self> {
         let &KernelRoute { destination, table, source, gateway, encapsulation, .. } = route;
         let hop = match (&route.interfaces[..], gateway) {
             ([], _) => None,

@@ -2,10 +2,12 @@
 
 use std::io;
 
+use ahash::RandomState;
+
 use crate::io::xsk::error::XskError;
 use crate::io::xsk::link::LinkInfo;
 use crate::io::xsk::netlink::{IFLA_INFO_KIND, LINK, ask, attributes, link};
-use crate::io::xsk::netlink_write::{attribute, change, delete_link, set_mtu, set_up};
+use crate::io::xsk::netlink_write::{attribute, change, delete_link, set_mtu};
 
 /// `IFLA_INFO_DATA`.
 const INFO_DATA: u16 = 2;
@@ -15,24 +17,24 @@ const PORT: u16 = 15;
 const EXTERNAL: u16 = 25;
 
 /// Takes over or creates the device, and returns its index. A new device is down. A device with another port is created again.
+///
+/// # Errors
+/// If an interface of another kind has the name, or the kernel refuses.
 pub(super) fn ensure(name: &str, port: u16, mtu: u32) -> Result<u32, XskError> {
     let failed = |operation| move |source| XskError::system(name, operation, source);
     if let Some(found) = index(name)? {
         if port_of(found).map_err(failed("read the tunnel's settings"))? == Some(port) {
             set_mtu(found, mtu).map_err(failed("set the tunnel's MTU"))?;
-            return Ok(found);
+        } else {
+            remove(name)?;
         }
-        remove(name)?;
     }
-    make(name, port, mtu).map_err(failed("make the tunnel's device"))?;
-    let made = index(name)?.ok_or_else(|| XskError::NoInterface { interface: name.to_owned() })?;
-    check_sources_loosely(made).map_err(failed("set the tunnel's rp_filter"))?;
-    Ok(made)
-}
-
-/// Sets the device up, without neighbour resolution.
-pub(super) fn start(interface: u32) -> io::Result<()> {
-    set_up(interface)
+    if index(name)?.is_none() {
+        make(name, port, mtu).map_err(failed("make the tunnel's device"))?;
+    }
+    let device = index(name)?.ok_or_else(|| XskError::NoInterface { interface: name.to_owned() })?;
+    check_sources_loosely(device).map_err(failed("set the tunnel's rp_filter"))?;
+    Ok(device)
 }
 
 /// Returns the index of the interface of this name. `None` if there is none.
@@ -44,6 +46,10 @@ pub(super) fn index(name: &str) -> Result<Option<u32>, XskError> {
     }
 }
 
+/// Removes the device. Returns whether it existed.
+///
+/// # Errors
+/// If an interface of another kind has the name, or the kernel refuses.
 pub(super) fn remove(name: &str) -> Result<bool, XskError> {
     let failed = |operation| move |source| XskError::system(name, operation, source);
     let Some(found) = index(name)? else { return Ok(false) };
@@ -54,6 +60,8 @@ pub(super) fn remove(name: &str) -> Result<bool, XskError> {
     delete_link(found).map(|()| true).map_err(failed("remove the tunnel's device"))
 }
 
+/// Creates the device, down, with this UDP port and this MTU in bytes. Its MAC address is random: the kernel drops VXLAN packets whose inner
+/// source is the receiving device's own address, and the address that udev derives from the machine's id is the same on cloned machines.
 fn make(name: &str, port: u16, mtu: u32) -> io::Result<()> {
     let (mut data, mut info) = (Vec::new(), Vec::new());
     attribute(&mut data, EXTERNAL, &[1]);
@@ -64,8 +72,16 @@ fn make(name: &str, port: u16, mtu: u32) -> io::Result<()> {
     let mut body = link(0).to_vec();
     attribute(&mut body, libc::IFLA_IFNAME, &[name.as_bytes(), b"\0"].concat());
     attribute(&mut body, libc::IFLA_MTU, &mtu.to_ne_bytes());
+    attribute(&mut body, libc::IFLA_ADDRESS, &draw_mac());
     attribute(&mut body, libc::IFLA_LINKINFO, &info);
     change(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &body)
+}
+
+/// Draws a random MAC address: locally administered, not a group's.
+fn draw_mac() -> [u8; 6] {
+    let [_, rest @ .., _, _] = RandomState::new().hash_one(PORT).to_ne_bytes();
+    let [a, b, c, d, e] = rest;
+    [2, a, b, c, d, e]
 }
 
 /// Sets the device's `rp_filter` to 2 (loose). Packets from another node's own addresses come through the tunnel, while the route back to
@@ -86,7 +102,8 @@ fn check_sources_loosely(interface: u32) -> io::Result<()> {
     change(libc::RTM_SETLINK, 0, &body)
 }
 
-/// Returns the UDP port of a VXLAN device without settings of its own for each packet (`external`). `None` for other interfaces.
+/// Returns the UDP port of a VXLAN device that takes the tunnel header of each packet from its route (`external`). `None` for other
+/// interfaces.
 fn port_of(interface: u32) -> io::Result<Option<u16>> {
     let mut found = None;
     ask(libc::RTM_GETLINK, false, &link(interface), |message| found = parse_port(message))?;

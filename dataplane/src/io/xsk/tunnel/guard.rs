@@ -141,7 +141,7 @@ enum Place {
     End,
 }
 
-/// Numbers of the kernel's helper functions, and `struct __sk_buff`.
+/// Numbers of the kernel's helper functions, and the offset of `protocol` in `struct __sk_buff`, in bytes.
 const MAP_LOOKUP: i32 = 1;
 const GET_TUNNEL_KEY: i32 = 20;
 const LOAD_BYTES: i32 = 26;
@@ -211,7 +211,7 @@ fn load_tunnel(program: &mut Assembler<Place>, vni: u32) {
     program.jump(Place::Known);
     program.place(Place::V4Outer);
     store_mapped(program, AT_OUTER);
-    // In host order.
+    // The helper returns an IPv4 address as a number in host byte order.
     program.load(Word, 1, STACK, AT_TUNNEL + REMOTE);
     program.swap_word(1);
     program.store(Word, STACK, 1, AT_OUTER + 12);

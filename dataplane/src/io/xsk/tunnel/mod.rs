@@ -14,7 +14,7 @@
 //! node and family beside the routes.
 //!
 //! **Invariant.** A packet leaves the device only if its outer source is a known node and its inner source belongs to that node. Without the
-//! guard, the kernel drops every packet, as its MAC address is another host's.
+//! guard, the kernel drops packets of other vswitches, as their MAC address is another host's.
 
 mod device;
 mod guard;
@@ -27,7 +27,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::error::XskError;
-use super::netlink_write::set_mtu;
+use super::netlink_write::{set_mtu, set_up};
 use guard::Guard;
 pub use guard::TunnelDrops;
 use rules::Rule;
@@ -74,7 +74,7 @@ impl Tunnel {
         let mut guard = Guard::load(config.vni).map_err(|source| failed("load the tunnel's guard", source))?;
         guard.allow(peers).map_err(|source| failed("tell the tunnel's guard the other nodes", source))?;
         guard.attach(interface).map_err(|source| XskError::at_tc(name, source))?;
-        device::start(interface).map_err(|source| failed("set the tunnel up", source))?;
+        set_up(interface).map_err(|source| failed("set the tunnel up", source))?;
         config.add_rules()?;
         Ok(Self { config: config.clone(), interface, guard })
     }
@@ -89,7 +89,8 @@ impl Tunnel {
         device::index(&self.config.name).is_ok_and(|index| index == Some(self.interface))
     }
 
-    /// Replaces the MTU and the nodes from which packets are accepted. Adds routing rules again that are missing.
+    /// Replaces the MTU and the nodes from which packets are accepted. Attaches the guard, sets the device up
+    /// and adds the routing rules again, in case another program has undone that.
     ///
     /// # Errors
     /// If there are more nodes than the guard can hold, or the kernel refuses. Nodes of before may then be allowed, too.
@@ -97,6 +98,8 @@ impl Tunnel {
         let failed = self.config.failed();
         set_mtu(self.interface, mtu).map_err(|source| failed("set the tunnel's MTU", source))?;
         self.guard.allow(peers).map_err(|source| failed("tell the tunnel's guard the other nodes", source))?;
+        self.guard.attach(self.interface).map_err(|source| XskError::at_tc(&self.config.name, source))?;
+        set_up(self.interface).map_err(|source| failed("set the tunnel up", source))?;
         self.config.add_rules()
     }
 
@@ -128,18 +131,17 @@ impl TunnelConfig {
 /// and the outer packets themselves, take the link.
 pub const TUNNEL_TABLE: u32 = 98;
 
-/// The routing table with the addresses to which pods must not send at the tunnel's port. If the node masquerades pods' packets, they would
-/// have the source of a node.
+/// The routing table that refuses pods' packets to the tunnel's port, wherever they go. If the node masquerades pods' packets, they would have
+/// the source of a node, which the guards of other nodes believe.
 pub const PORT_TABLE: u32 = 97;
 
-/// Removes the device with its routes and guard, and the routing rules. Returns whether the device existed.
+/// Removes the device of this name with its routes and guard, and all routing rules of the vswitch. Returns whether the device existed.
 ///
 /// # Errors
 /// If another kind of interface has the name, or the kernel refuses.
-pub fn remove_tunnel(config: &TunnelConfig) -> Result<bool, XskError> {
-    let removed = config.rules().into_iter().try_for_each(rules::remove);
-    removed.map_err(|source| config.failed()("remove the tunnel's routing rules", source))?;
-    device::remove(&config.name)
+pub fn remove_tunnel(name: &str) -> Result<bool, XskError> {
+    rules::remove_all().map_err(|source| XskError::system(name, "remove the tunnel's routing rules", source))?;
+    device::remove(name)
 }
 
 /// Returns the pairs of outer source and inner source that packets of these nodes may have.

@@ -3,6 +3,7 @@
 
 use std::io;
 
+use crate::io::xsk::netlink::{ask, attributes};
 use crate::io::xsk::netlink_write::{attribute, change};
 use crate::io::xsk::own_routes::PROTOCOL;
 
@@ -17,36 +18,51 @@ pub(super) struct Rule<'a> {
     pub(super) port: Option<u16>,
 }
 
+/// `FRA_PROTOCOL`: the number of the program that added the rule.
+const RULE_PROTOCOL: u16 = 21;
+/// Bytes of `struct fib_rule_hdr`.
+const HEADER: usize = 12;
+
 /// Adds the rule for both families. One that exists already stays.
 pub(super) fn add(rule: Rule<'_>) -> io::Result<()> {
-    on_each(libc::RTM_NEWRULE, libc::NLM_F_CREATE | libc::NLM_F_EXCL, libc::EEXIST, rule)
-}
-
-/// Removes the rule. A missing one is no error.
-pub(super) fn remove(rule: Rule<'_>) -> io::Result<()> {
-    on_each(libc::RTM_DELRULE, 0, libc::ENOENT, rule)
-}
-
-fn on_each(kind: u16, flags: i32, done: i32, rule: Rule<'_>) -> io::Result<()> {
     for family in [libc::AF_INET, libc::AF_INET6] {
-        match change(kind, flags, &message(family, rule)) {
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        match change(libc::RTM_NEWRULE, flags, &message(family, rule)) {
             // The kernel has no IPv6, so it has no such packets either.
             Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) && family == libc::AF_INET6 => {}
-            Err(error) if error.raw_os_error() != Some(done) => return Err(error),
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
             _ => {}
         }
     }
     Ok(())
 }
 
+/// Removes all rules of the vswitch, of any table and port.
+pub(super) fn remove_all() -> io::Result<()> {
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let mut header = [0; HEADER];
+        header[0] = u8::try_from(family).map_err(io::Error::other)?;
+        let mut own = Vec::new();
+        ask(libc::RTM_GETRULE, true, &header, |rule| own.extend(is_own(rule).then(|| rule.to_vec())))?;
+        for rule in own {
+            change(libc::RTM_DELRULE, 0, &rule)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the kernel's description of a rule has the vswitch's protocol number.
+fn is_own(rule: &[u8]) -> bool {
+    attributes(rule.get(HEADER..).unwrap_or_default()).any(|(kind, value)| kind == RULE_PROTOCOL && value == [PROTOCOL])
+}
+
 /// Builds a `struct fib_rule_hdr` with its attributes.
 fn message(family: i32, rule: Rule<'_>) -> Vec<u8> {
-    /// `FR_ACT_TO_TBL`; `FRA_IIFNAME`, `FRA_PRIORITY`, `FRA_TABLE`, `FRA_PROTOCOL`, `FRA_IP_PROTO`, `FRA_DPORT_RANGE`.
+    /// `FR_ACT_TO_TBL`; `FRA_IIFNAME`, `FRA_PRIORITY`, `FRA_TABLE`, `FRA_IP_PROTO`, `FRA_DPORT_RANGE`.
     const TO_TABLE: u8 = 1;
     const FROM_INTERFACE: u16 = 3;
     const RULE_PRIORITY: u16 = 6;
     const TABLE: u16 = 15;
-    const RULE_PROTOCOL: u16 = 21;
     const IP_PROTOCOL: u16 = 22;
     const PORTS: u16 = 24;
     const UDP: u8 = 17;
@@ -68,7 +84,6 @@ fn message(family: i32, rule: Rule<'_>) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::xsk::netlink::attributes;
 
     #[test]
     fn a_rule_names_its_interface_table_and_port() {
@@ -80,6 +95,7 @@ mod tests {
         assert_eq!(written, [(3, &b"bh-node\0"[..]), (6, &number), (15, &number), (21, &[98])]);
         let body = message(libc::AF_INET, Rule { port: Some(4789), ..rule });
         let ports = [4789_u16.to_ne_bytes(), 4789_u16.to_ne_bytes()].concat();
+        assert!(is_own(&body) && !is_own(&[]));
         assert_eq!(attributes(&body[12..]).skip(4).collect::<Vec<_>>(), [(22, &[17][..]), (24, &ports)]);
     }
 }

@@ -224,7 +224,8 @@ fn packets_of_the_tunnel_are_taken_from_the_node_that_owns_the_inner_source_alon
     labs.iter_mut().for_each(|lab| drop(lab.stop()));
 }
 
-/// Whether a ping with this many bytes of payload and DF was answered within `seconds`, or its sender was told that it is too big.
+/// Sends one ping that must not be fragmented, with a payload of this many bytes. Returns whether the target answers within `seconds`, or the
+/// sender gets an error that the packet is too big.
 fn is_answered(from: &Netns, to: &str, bytes: usize, seconds: &str) -> bool {
     let output = from.output(&format!("ping -n -c 1 -W {seconds} -M do -s {bytes} {to}"));
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).to_lowercase();
@@ -232,10 +233,10 @@ fn is_answered(from: &Netns, to: &str, bytes: usize, seconds: &str) -> bool {
         || ["frag needed", "too big", "too long", "too large"].iter().any(|text| said.contains(text))
 }
 
-/// Returns the sizes of payload that are neither answered nor refused.
+/// Returns those of the payload sizes, in bytes, for which [`is_answered`] is false twice.
 fn lost(from: &Netns, to: &str, sizes: &[usize]) -> Vec<usize> {
     eventually("the first packet arrives", || pings(from, to));
-    // A refused ping waits to the end of its time. One that gets no answer is tried again, as the machine may be busy.
+    // `ping` waits to the end of its time after an error, so the first time is short. A busy machine may need more.
     let is_lost = |bytes: &usize| !is_answered(from, to, *bytes, "0.1") && !is_answered(from, to, *bytes, "1");
     sizes.iter().copied().filter(is_lost).collect()
 }
@@ -271,7 +272,7 @@ fn a_packet_of_any_size_arrives_or_its_sender_is_told() {
     }
 }
 
-/// Returns the lines of the vswitch's own routes that contain this text.
+/// Returns the routes of the vswitch, as lines of `ip route`, that contain this text.
 fn own_routes(lab: &Lab, text: &str) -> Vec<String> {
     let all = ["-4 route show", "-6 route show", "-4 route show table 98"].map(|words| {
         // A table without routes is an error.

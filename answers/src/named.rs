@@ -6,16 +6,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::cache::Cache;
-use bulkhead_control::object::{self, Labels, Pod, PodName};
+use bulkhead_control::object::{self, Labels, Pod, PodName, TEMPLATE_HASH_LABEL};
 use bulkhead_control::selector::Condition;
 use bulkhead_control::source::nearest_word;
 
 use crate::args::{EndName, PodLabels, Workload};
 use crate::fabric::addresses_of_node;
 use crate::output;
-
-/// The label with the suffix that the Deployment controller gives to the name of a `ReplicaSet`.
-const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
 
 /// Maximum number of names that a suggestion lists.
 const MAX_NAMED: usize = 8;

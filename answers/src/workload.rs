@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bulkhead_control::cache::Cache;
-use bulkhead_control::object::{Labels, Pod, PodName, Workload as Owner};
+use bulkhead_control::object::{Labels, Pod, PodName, TEMPLATE_HASH_LABEL, Workload as Owner};
 
 /// Labels that controllers set per revision, pod or run; policies cannot select by them. Source: Kubernetes "Well-Known Labels, Annotations
 /// and Taints".
@@ -27,7 +27,7 @@ const UNSTABLE: [&str; 12] = [
     "controller-uid",
     "job-name",
     "pod-template-generation",
-    "pod-template-hash",
+    TEMPLATE_HASH_LABEL,
     "rollouts-pod-template-hash",
     "statefulset.kubernetes.io/pod-name",
 ];

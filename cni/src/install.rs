@@ -22,7 +22,7 @@ use crate::args::{CniInstall, CniPlace, CniVersion, NodeRange};
 use bulkhead_answers::output;
 use bulkhead_observe::admin::{DEFAULT_SOCKET, Request, exchange};
 
-/// Name of the network, which is the folder's name of its reserved addresses.
+/// Name of the network, and of the folder with its reserved addresses.
 const NETWORK: &str = "bulkhead";
 
 /// Folder of the reserved addresses. Below /run, because no pod survives a reboot. Earlier versions gave it to `host-local`: their pods'

@@ -23,7 +23,7 @@ pub use self::service::{
     ClusterService, Endpoint, EndpointPort, EndpointSlice, Hints, ServiceName, ServicePort, TrafficPolicy, ZONE_LABEL,
 };
 pub use self::workload::Workload;
-pub use crate::labels::{Labels, NAMESPACE_NAME_LABEL};
+pub use crate::labels::{Labels, NAMESPACE_NAME_LABEL, TEMPLATE_HASH_LABEL};
 use crate::selector::Selector;
 
 /// The annotation by which a namespace isolates its pods in `extensions/v1beta1`. Reports use the same text as the name of that isolation;

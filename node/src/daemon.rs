@@ -148,7 +148,7 @@ impl Daemon {
     /// Updates the node's routes and tunnel to other nodes. The existing ones stay while no state is in force.
     fn lead_to_remote_nodes(&mut self) {
         let Some((remote, nodes)) = self.remote_nodes.as_mut().zip(self.composer.remote_nodes()) else { return };
-        remote.lead(nodes, self.composer.destinations().sources);
+        remote.lead(nodes, &self.composer.destinations());
     }
 
     /// Warns of nodes whose pods the uplink does not reach.

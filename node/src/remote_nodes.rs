@@ -34,6 +34,7 @@ use crossbeam_channel::{Receiver, never};
 use ipnet::IpNet;
 
 use super::config::{Config, CreatedHost, Encapsulation, EncapsulationMode};
+use super::host_port::Destinations;
 use super::{changes, log};
 use bulkhead_answers::output;
 use bulkhead_observe::admin::RemoteNodesStatus;
@@ -45,15 +46,15 @@ const TUNNEL: &str = "bh-vxlan";
 /// Maximum number of nodes or routes named in one message.
 const MAX_NAMED: usize = 5;
 
-/// Retry interval for what the kernel refused, and the shortest time between two looks because of the kernel's messages. A look at a
-/// thousand nodes takes about 20 ms.
+/// Retry interval for what the kernel refused, and the shortest time between two looks that the kernel's messages cause: a node on which pods
+/// start has many messages.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// The shortest time between two looks because nodes have changed. If a thousand nodes join within a minute, their looks take at most a tenth of
-/// the time.
+/// The shortest time between two looks that changes of nodes cause, so that a thousand nodes that join within a minute cause at most five looks
+/// a second.
 const SOON: Duration = Duration::from_millis(200);
 
-/// Interval at which the routes are checked without a message, in case one was lost.
+/// Time until the kernel's routes are read again if no message has reported a change: a message may be lost.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// Another node of the cluster.
@@ -87,22 +88,22 @@ pub(super) fn remote_nodes(pipeline: &Pipeline, own: &str) -> Vec<RemoteNode> {
     remote.collect()
 }
 
-/// Removes addresses and pod networks that several nodes claim: none of them is believed, as a node's kubelet writes its addresses itself.
-/// Returns the nodes and a message for each claim.
-fn uncontested(nodes: &[RemoteNode]) -> (Vec<RemoteNode>, BTreeSet<String>) {
-    let mut claims: BTreeMap<IpNet, BTreeSet<&str>> = BTreeMap::new();
-    for node in nodes {
-        let addresses = node.addresses.iter().copied().map(IpNet::from);
-        for claim in addresses.chain(node.pod_networks.iter().copied()) {
-            claims.entry(claim).or_default().insert(&node.name);
-        }
+/// Removes addresses and pod networks that several nodes claim, this one included: none of them is believed, as a node's kubelet writes its
+/// addresses itself. Returns the nodes with what is left, and a message for each claim.
+fn uncontested(nodes: &[RemoteNode], own: &Destinations) -> (Vec<RemoteNode>, BTreeSet<String>) {
+    let claims_of = |addresses: &[IpAddr], networks: &[IpNet]| -> BTreeSet<IpNet> {
+        addresses.iter().copied().map(IpNet::from).chain(networks.iter().map(IpNet::trunc)).collect()
+    };
+    let mut claims: BTreeMap<IpNet, Vec<&str>> = BTreeMap::new();
+    let others = nodes.iter().map(|node| (&*node.name, claims_of(&node.addresses, &node.pod_networks)));
+    for (name, claimed) in others.chain([("this node", claims_of(&own.sources, &own.pods))]) {
+        claimed.into_iter().for_each(|claim| claims.entry(claim).or_default().push(name));
     }
     claims.retain(|_, names| names.len() > 1);
-    let message = |(claim, names): (&IpNet, &BTreeSet<&str>)| {
-        let names: Vec<&str> = names.iter().copied().collect();
+    let message = |(claim, names): (&IpNet, &Vec<&str>)| {
+        let names = output::some_of(names, MAX_NAMED);
         format!(
-            "several nodes claim {claim}, and none gets it: {}; correct the Node objects",
-            output::some_of(&names, MAX_NAMED)
+            "several nodes claim {claim}, and the vswitch believes none of the others: {names}; correct the Node objects"
         )
     };
     let problems = claims.iter().map(message).collect();
@@ -119,15 +120,16 @@ fn uncontested(nodes: &[RemoteNode]) -> (Vec<RemoteNode>, BTreeSet<String>) {
 pub(super) struct RemoteNodes {
     settings: Encapsulation,
     host: CreatedHost,
+    /// The kernel's notices of changes. Never ready if the kernel sends none.
     changes: Receiver<()>,
-    /// `None` before the tunnel was needed, and while the kernel refuses it.
+    /// `None` before there are other nodes, and while the kernel refuses the tunnel.
     tunnel: Option<Tunnel>,
-    /// The inputs and counts of the last look that could read the kernel's routes. `None` before it. A look with equal inputs is skipped until it
-    /// is due.
+    /// The inputs of the last look that could read the kernel's routes. `None` before it. A look with equal inputs is skipped until it is due.
     told: Option<Told>,
     /// The problems of the last look, each of which is logged once.
     problems: BTreeSet<String>,
     report: SharedReport,
+    /// When the last look began. When this was created before the first look.
     looked: Instant,
     /// Whether the kernel has reported a change since the last look.
     is_stale: bool,
@@ -162,12 +164,14 @@ impl SharedReport {
     }
 }
 
-/// The inputs of one look, and its numbers of routed and tunneled ways.
-#[derive(Debug)]
+/// The inputs of one look.
+#[derive(Debug, PartialEq, Eq)]
 struct Told {
     nodes: Arc<[RemoteNode]>,
+    /// The node's own pod networks.
+    pods: Arc<[IpNet]>,
+    /// The node's own addresses, at most one per family.
     sources: Arc<[IpAddr]>,
-    counts: [usize; 2],
 }
 
 impl RemoteNodes {
@@ -231,37 +235,37 @@ impl RemoteNodes {
         self.looked + after
     }
 
-    /// Sets up routes and tunnel to these nodes, if they have changed or a look is due. `sources` are the node's own addresses, at most one
-    /// per family.
-    pub(super) fn lead(&mut self, nodes: Arc<[RemoteNode]>, sources: Arc<[IpAddr]>) {
-        let is_same = self.told.as_ref().is_some_and(|told| told.nodes == nodes && told.sources == sources);
+    /// Sets up routes and tunnel to these nodes, if they or the node's own addresses have changed, or if a look is due.
+    pub(super) fn lead(&mut self, nodes: Arc<[RemoteNode]>, own: &Destinations) {
+        let told = Told { nodes, pods: Arc::clone(&own.pods), sources: Arc::clone(&own.sources) };
+        let is_same = self.told.as_ref() == Some(&told);
         self.is_waiting = !is_same && self.told.is_some() && self.looked.elapsed() < SOON;
         if self.is_waiting || (is_same && !self.is_due()) {
             return;
         }
         (self.looked, self.is_stale) = (Instant::now(), false);
-        let (believed, mut problems) = uncontested(&nodes);
-        let plan = match Links::read().map(|links| plan::plan(&believed, self.settings.mode, &links)) {
+        let (nodes, mut problems) = uncontested(&told.nodes, own);
+        let plan = match Links::read().map(|links| links.plan(&nodes, self.settings.mode)) {
             Ok(plan) => plan,
             Err(error) => {
                 return self.tell([format!("cannot read the kernel's routes to other nodes: {error}")].into());
             }
         };
         problems.extend(plan.problems.iter().cloned());
-        let tunnel = self.ensure_tunnel(&plan, &believed);
-        problems.extend(self.set_routes(&plan, tunnel.as_ref(), &sources));
-        problems.extend(tunnel.err().flatten());
+        let tunnel = self.ensure_tunnel(&plan, &nodes);
+        problems.extend(self.set_routes(&plan, tunnel.as_ref(), &own.sources));
+        // Without a node that needs the tunnel, a kernel without VXLAN is no problem.
+        problems.extend(tunnel.err().filter(|_| plan.counts()[1] > 0));
         self.tell(problems);
-        self.announce(&plan);
         self.publish(&plan);
-        self.told = Some(Told { nodes, sources, counts: plan.counts() });
+        self.told = Some(told);
     }
 
     /// Creates the tunnel or updates it, and returns its interface. `None` if `encapsulation` forbids it, and before there are other nodes.
     ///
     /// # Errors
-    /// `Some` with the kernel's error if a node needs the tunnel; `None` if none does.
-    fn ensure_tunnel(&mut self, plan: &Plan, nodes: &[RemoteNode]) -> Result<Option<u32>, Option<String>> {
+    /// The kernel's error.
+    fn ensure_tunnel(&mut self, plan: &Plan, nodes: &[RemoteNode]) -> Result<Option<u32>, String> {
         if self.settings.mode == EncapsulationMode::Never || (nodes.is_empty() && self.tunnel.is_none()) {
             return Ok(None);
         }
@@ -272,19 +276,13 @@ impl RemoteNodes {
             None => Tunnel::ensure(&tunnel_config(&self.settings, &self.host), plan.tunnel_mtu, &peers)
                 .map(|tunnel| self.tunnel = Some(tunnel)),
         };
-        let is_needed = plan.counts()[1] > 0;
-        made.map_err(|error| is_needed.then(|| format!("cannot set up the tunnel to other nodes: {error}")))?;
+        made.map_err(|error| format!("cannot set up the tunnel to other nodes: {error}"))?;
         Ok(self.tunnel.as_ref().map(Tunnel::interface))
     }
 
     /// Replaces the routes to other nodes, and returns a message per failure. If the tunnel could not be set up, its existing routes stay: packets
     /// must not leave without its header. Routes that another program has added are not added again.
-    fn set_routes(
-        &self,
-        plan: &Plan,
-        tunnel: Result<&Option<u32>, &Option<String>>,
-        sources: &[IpAddr],
-    ) -> Vec<String> {
+    fn set_routes(&self, plan: &Plan, tunnel: Result<&Option<u32>, &String>, sources: &[IpAddr]) -> Vec<String> {
         let host = match io::LinkInfo::read(&self.host.peer) {
             Ok(host) => host.index,
             Err(error) => return vec![format!("cannot tell the routes over the host port: {error}")],
@@ -317,7 +315,7 @@ impl RemoteNodes {
         replace_routes(&known, &wanted).iter().map(explain).collect()
     }
 
-    /// Logs the new problems.
+    /// Logs the problems that the last look did not have.
     fn tell(&mut self, problems: BTreeSet<String>) {
         let new: Vec<&str> = problems.difference(&self.problems).map(String::as_str).collect();
         if !new.is_empty() {
@@ -326,19 +324,15 @@ impl RemoteNodes {
         self.problems = problems;
     }
 
-    /// Replaces what status and metrics report.
+    /// Replaces what status and metrics report. Logs how many nodes are reached in which way, if that has changed.
     fn publish(&self, plan: &Plan) {
         let [routed, tunneled] = plan.counts();
         let problems = self.problems.iter().cloned().collect();
         let tunnel_mtu = self.tunnel.as_ref().map(|_| plan.tunnel_mtu);
         let status = RemoteNodesStatus { routed, tunneled, problems, tunnel_mtu, tunnel_dropped: 0 };
-        *self.report.lock() = Some(Report { status, drops: self.tunnel.as_ref().map(Tunnel::drops) });
-    }
-
-    /// Logs how many nodes are reached in which way, if that has changed.
-    fn announce(&self, plan: &Plan) {
-        let counts @ [routed, tunneled] = plan.counts();
-        if self.told.as_ref().map_or([0, 0], |told| told.counts) != counts {
+        let report = Report { status, drops: self.tunnel.as_ref().map(Tunnel::drops) };
+        let before = self.report.lock().replace(report).map(|before| (before.status.routed, before.status.tunneled));
+        if before.unwrap_or_default() != (routed, tunneled) {
             log::info(&format!("other nodes: {routed} on the same link, {tunneled} through the tunnel"));
         }
     }
@@ -349,7 +343,7 @@ fn tunnel_config(settings: &Encapsulation, host: &CreatedHost) -> TunnelConfig {
     TunnelConfig { name: TUNNEL.to_owned(), pods: host.peer.to_string(), port: settings.port, vni: settings.vni }
 }
 
-/// Returns what the tunnel accepts from a node.
+/// Returns the outer and inner sources that the tunnel accepts from a node.
 fn peer(node: &RemoteNode) -> TunnelPeer {
     let own = node.first_addresses().map(IpNet::from);
     TunnelPeer { addresses: node.addresses.clone(), sources: node.pod_networks.iter().copied().chain(own).collect() }
@@ -389,23 +383,31 @@ mod tests {
 
     #[test]
     fn what_several_nodes_claim_is_nobodys() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
         let node = |name: &str, addresses: &[&str], network: &str| RemoteNode {
             name: name.into(),
             addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-            pod_networks: vec![network.parse().unwrap()],
+            pod_networks: vec![net(network)],
         };
         let nodes = [
             node("a", &["192.0.2.1"], "10.1.0.0/24"),
             node("b", &["192.0.2.2", "192.0.2.1"], "10.2.0.0/24"),
             node("c", &["192.0.2.3", "198.51.100.3", "2001:db8::3"], "10.2.0.0/24"),
+            node("d", &["192.0.2.4"], "10.3.0.0/24"),
         ];
-        let (left, problems) = uncontested(&nodes);
+        let own = Destinations { pods: [net("10.3.0.0/24")].into(), ..Destinations::default() };
+        let (left, problems) = uncontested(&nodes, &own);
         assert_eq!(left[0], RemoteNode { addresses: vec![], ..nodes[0].clone() });
         assert_eq!((&left[1].addresses[..], &left[1].pod_networks[..]), (&nodes[1].addresses[..1], &[][..]));
         assert!(left[2].pod_networks.is_empty() && left[2].addresses == nodes[2].addresses);
+        assert!(left[3].pod_networks.is_empty(), "it claims this node's pods");
         let problems: Vec<String> = problems.into_iter().collect();
-        assert!(problems[0].contains("10.2.0.0/24") && problems[0].contains("b, c"), "{problems:?}");
-        assert!(problems[1].contains("192.0.2.1/32") && problems[1].contains("a, b"), "{problems:?}");
+        for (problem, parts) in
+            problems.iter().zip([["10.2.0.0/24", "b, c"], ["10.3.0.0/24", "d, this node"], ["192.0.2.1/32", "a, b"]])
+        {
+            assert!(parts.iter().all(|part| problem.contains(part)), "{problems:?}");
+        }
+        assert_eq!(problems.len(), 3);
         // Its second address of a family may be a router's, which the node may not use inside of the tunnel.
         let sources = peer(&nodes[2]).sources.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(sources, ["10.2.0.0/24", "192.0.2.3/32", "2001:db8::3/128"]);

@@ -25,7 +25,7 @@ pub(super) struct Allocator<'a> {
     pub(super) folder: PathBuf,
     /// The sets, from each of which a container gets one address. Not needed to release an attachment's addresses.
     pub(super) sets: Vec<Set>,
-    /// Called before each change of the folder.
+    /// The function that the store calls before each change of the folder; its error ends the command. Tests end a process there.
     pub(super) before: Before<'a>,
 }
 

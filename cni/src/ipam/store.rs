@@ -40,7 +40,7 @@ pub(super) enum Step {
     SyncFolder,
 }
 
-/// Called before each step. An error ends the command, like a failure of the step.
+/// A function that the store calls before each step. Its error ends the command, as a failure of the step does.
 pub(super) type Before<'a> = &'a dyn Fn(Step) -> io::Result<()>;
 
 /// The locked folder. The lock ends with the value, or with the process.
@@ -182,6 +182,7 @@ impl<'a> Store<'a> {
         Ok(new)
     }
 
+    /// Removes a file. Succeeds if it does not exist.
     fn remove(&self, file: &Path) -> Result<(), Error> {
         self.step(Step::Remove, "remove", file, || match fs::remove_file(file) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -189,6 +190,7 @@ impl<'a> Store<'a> {
         })
     }
 
+    /// Carries out a step. Its error is [`Code::Io`] with the verb and the file.
     fn step<T>(
         &self,
         step: Step,
@@ -199,11 +201,13 @@ impl<'a> Store<'a> {
         (self.before)(step).and_then(|()| carry_out()).map_err(|error| failed(verb, file, &error))
     }
 
+    /// Returns the path of the file with the address that was last assigned from the set with this index.
     fn last_file(&self, set: usize) -> PathBuf {
         self.folder.join(format!("last_reserved_ip.{set}"))
     }
 }
 
+/// Returns the error about a file that cannot be read or changed.
 fn failed(verb: &str, file: &Path, error: &io::Error) -> Error {
     let details = format!("cannot {verb} {}: {error}; ipam.dataDir names the folder", file.display());
     Error::new(Code::Io, "the reserved addresses cannot be read or changed", details)

@@ -295,6 +295,18 @@ fn a_check_finds_addresses_that_are_missing_or_belong_to_others() {
 }
 
 #[test]
+fn an_address_of_an_old_file_is_not_assigned_to_another_interface_of_the_container() {
+    let scratch = Scratch::new("ipam-old");
+    let allocator = allocator(scratch.path(), &json!([[{"subnet": "10.1.0.0/24"}]]), LIVE);
+    fs::create_dir_all(scratch.path().join("pods")).unwrap();
+    // Old versions of `host-local` wrote the container's ID alone.
+    fs::write(scratch.path().join("pods/10.1.0.2"), "c1").unwrap();
+    assert_eq!(allocator.add("c1", "net1").unwrap(), ips(&["10.1.0.3"]));
+    allocator.del("c1", "eth0").unwrap();
+    assert_eq!(leases(scratch.path()).into_keys().collect::<Vec<_>>(), ips(&["10.1.0.3"]));
+}
+
+#[test]
 fn a_full_set_is_an_error_that_reserves_nothing_and_names_damaged_files() {
     let scratch = Scratch::new("ipam-full");
     let ranges = json!([[{"subnet": "fd00::/64"}], [{"subnet": "10.1.0.0/29"}]]);

@@ -88,11 +88,13 @@ impl<'de, L: Element> Visitor<'de> for DocumentVisitor<L> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let (mut at, mut first) = (0, None);
         while let Some(element) = access.next_element::<Tree>()? {
-            if first.is_none() && !decode(element.0, &Inherited::default()).is_no_object() {
+            if element.0.is_object() && !decode(element.0, &Inherited::default()).is_no_object() {
                 first = Some(at);
+                break;
             }
             at += 1;
         }
+        while access.next_element::<IgnoredAny>()?.is_some() {}
         Ok(Document::Sequence(first))
     }
 

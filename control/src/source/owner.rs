@@ -8,11 +8,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::object::{Labels, Workload};
-
-/// The label that the Deployment controller sets on a `ReplicaSet` and its pods. The `ReplicaSet`'s name is the Deployment's name, `-` and
-/// the label's value.
-const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
+use crate::object::{Labels, TEMPLATE_HASH_LABEL, Workload};
 
 /// Minimum number of digits that the `CronJob` controller appends to a Job's name: the scheduled time in minutes since 1970, which has 8
 /// digits from 1989 to 2160.

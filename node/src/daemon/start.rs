@@ -98,7 +98,7 @@ impl Daemon {
         host_port.iter_mut().for_each(|port| port.lead(composer.destinations()));
         let mut remote_nodes = RemoteNodes::new(&config);
         if let Some((remote, nodes)) = remote_nodes.as_mut().zip(known) {
-            remote.lead(nodes, composer.destinations().sources);
+            remote.lead(nodes, &composer.destinations());
         }
         let flows = kernel.flows().filter(|_| config.flow_cache);
         let store = kept::open(&config, kernel.tc.as_ref().map(|tc| tc.away()).unwrap_or_default())?;

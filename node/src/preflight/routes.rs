@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bulkhead_control::object::Object;
 use bulkhead_control::source::{self, Options, Strictness, Unenforced};
 use bulkhead_dataplane::PortKind;
-use bulkhead_dataplane::io::{KernelRoute, LinkStatus, kernel_routes, links};
+use bulkhead_dataplane::io::{KernelRoute, LinkStatus, MAIN_TABLE, kernel_routes, links};
 use ipnet::IpNet;
 
 use super::{Finding, Severity};
@@ -17,9 +17,6 @@ use bulkhead_answers::output;
 
 /// Maximum number of routes in one finding.
 const MAX_NAMED: usize = 5;
-
-/// `RT_TABLE_MAIN`, the default table of `ip route`.
-const MAIN: u32 = 254;
 
 /// Returns the networks of this node's pods, from the state's files. Empty if they do not load, which the start reports separately.
 pub(crate) fn pod_networks(config: &Config) -> Vec<IpNet> {
@@ -74,7 +71,7 @@ fn judge(config: &Config, networks: &[IpNet], routes: &[KernelRoute], links: &[L
     let told = output::some_of(&told.iter().map(String::as_str).collect::<Vec<_>>(), MAX_NAMED);
     let delete = |(destination, table, name): &(IpNet, u32, &str)| {
         let family = if destination.addr().is_ipv4() { "" } else { "-6 " };
-        let table = if *table == MAIN { String::new() } else { format!(" table {table}") };
+        let table = if *table == MAIN_TABLE { String::new() } else { format!(" table {table}") };
         format!("ip {family}route del {destination} dev {name}{table}\n")
     };
     let mut remedy: String = found.iter().take(MAX_NAMED).map(delete).collect();

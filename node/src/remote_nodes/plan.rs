@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 
-use bulkhead_dataplane::io::{Encapsulation, Hop, OwnRoute, PORT_TABLE, Reach, TUNNEL_TABLE, links, reach};
+use bulkhead_dataplane::io::{Encapsulation, MAIN_TABLE, OwnRoute, PORT_TABLE, Reach, TUNNEL_TABLE, links, reach};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::RemoteNode;
 use crate::config::EncapsulationMode;
 
-/// `RT_TABLE_MAIN`, the default table of `ip route`.
-const MAIN: u32 = 254;
 /// Bytes that VXLAN takes of a packet: an outer IPv4 or IPv6 header, UDP, VXLAN and Ethernet headers (RFC 7348 §5).
 const OVERHEAD_V4: u32 = 50;
 const OVERHEAD_V6: u32 = 70;
@@ -39,8 +37,9 @@ pub(super) enum Way {
     },
 }
 
-/// How the kernel reaches addresses, and its interfaces' MTUs.
+/// How the kernel reaches addresses, and its interfaces.
 pub(super) struct Links<R = fn(IpAddr) -> io::Result<Reach>> {
+    /// Asks the kernel for its route to an address.
     reach: R,
     /// The MTU in bytes and whether the link has neighbours, by interface index.
     known: BTreeMap<u32, (u32, bool)>,
@@ -58,9 +57,97 @@ impl Links {
 }
 
 impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
-    /// Returns how the kernel reaches an address. An address about which the kernel does not answer counts as not reached.
-    fn reach(&self, address: IpAddr) -> Reach {
-        (self.reach)(address).unwrap_or(Reach::Nowhere)
+    /// Chooses the ways to these nodes.
+    pub(super) fn plan(&self, nodes: &[RemoteNode], mode: EncapsulationMode) -> Plan {
+        let mut plan = Plan { ways: Vec::new(), problems: BTreeSet::new(), tunnel_mtu: DEFAULT_MTU - OVERHEAD_V4 };
+        for node in nodes {
+            self.add_node(node, mode, &mut plan);
+        }
+        let left = |(way, ..): &(Way, _, _)| match *way {
+            Way::Tunnel { remote, interface } => {
+                let overhead = if remote.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
+                Some(self.mtu(interface).saturating_sub(overhead))
+            }
+            Way::Route { .. } => None,
+        };
+        if let Some(least) = plan.ways.iter().filter_map(left).min() {
+            plan.tunnel_mtu = least.max(MIN_MTU);
+        }
+        plan
+    }
+
+    /// Adds the ways to a node's pods, or why there is none.
+    fn add_node(&self, node: &RemoteNode, mode: EncapsulationMode, plan: &mut Plan) {
+        if node.pod_networks.is_empty() {
+            let why = "no podCIDRs are left for it, so no route leads to its pods; set spec.podCIDRs of its Node";
+            plan.problems.insert(format!("{}: {why}", node.name));
+            return;
+        }
+        // An address about which the kernel does not answer counts as not reached.
+        let reached = |&address: &IpAddr| (address, (self.reach)(address).unwrap_or(Reach::Nowhere));
+        let reached: Vec<(IpAddr, Reach)> = node.addresses.iter().map(reached).collect();
+        for is_v4 in [true, false] {
+            let of_family = |network: &&IpNet| network.addr().is_ipv4() == is_v4;
+            let networks: Vec<IpNet> = node.pod_networks.iter().filter(of_family).copied().collect();
+            let Some(first) = networks.first() else { continue };
+            match self.choose(&reached, is_v4, mode) {
+                // The network routes these pods.
+                Ok(None) => {}
+                Ok(Some(way)) => {
+                    let own = node.first_addresses().find(|address| address.is_ipv4() == is_v4);
+                    plan.ways.push((way, networks, own));
+                }
+                Err(why) => drop(plan.problems.insert(format!("{} ({first}): {why}", node.name))),
+            }
+        }
+    }
+
+    /// Chooses the way to a node's pods of one address family. `reached` has the node's addresses. `None` if the configuration forbids the
+    /// tunnel, so that routers in between must know these pods.
+    ///
+    /// # Errors
+    /// Why there is none, with the remedy.
+    fn choose(&self, reached: &[(IpAddr, Reach)], is_v4: bool, mode: EncapsulationMode) -> Result<Option<Way>, String> {
+        let on_link = reached.iter().find_map(|&(gateway, reach)| match reach {
+            Reach::Link(interface) if gateway.is_ipv4() == is_v4 && self.has_neighbours(interface) => {
+                Some(Way::Route { gateway, interface })
+            }
+            _ => None,
+        });
+        match mode {
+            EncapsulationMode::Never => return Ok(on_link),
+            EncapsulationMode::Auto if on_link.is_some() => return Ok(on_link),
+            EncapsulationMode::Auto | EncapsulationMode::Always => {}
+        }
+        let links = reached.iter().filter_map(|&(address, reach)| match reach {
+            Reach::Link(interface) | Reach::Router(interface) => Some((address, interface)),
+            Reach::Local | Reach::Nowhere => None,
+        });
+        // The kernel fragments outer packets of IPv4, not of IPv6.
+        let is_large =
+            |&(remote, interface): &(IpAddr, u32)| remote.is_ipv4() || self.mtu(interface) >= MIN_MTU + OVERHEAD_V6;
+        // The pods' family first: its outer packets pass wherever the pods' packets would.
+        let usable = links.clone().filter(is_large).min_by_key(|(remote, _)| remote.is_ipv4() != is_v4);
+        if let Some((remote, interface)) = usable {
+            return Ok(Some(Way::Tunnel { remote, interface }));
+        }
+        if let Some((address, interface)) = links.clone().next() {
+            return Err(format!(
+                "the link to its address {address} has an MTU of {}, too small for IPv6 in the tunnel; set it to {} or more, or give \
+                 the nodes IPv4 addresses",
+                self.mtu(interface),
+                MIN_MTU + OVERHEAD_V6
+            ));
+        }
+        Err(match reached.first() {
+            Some((address, Reach::Local)) => {
+                format!("its address {address} is this node's own; correct the Node objects")
+            }
+            Some((address, _)) => {
+                format!("the kernel has no route to its address {address}; see `ip route get {address}`")
+            }
+            None => "no address is left for it; correct its Node object".to_owned(),
+        })
     }
 
     /// Returns an interface's MTU in bytes. [`DEFAULT_MTU`] if the interface no longer exists.
@@ -86,102 +173,6 @@ pub(super) struct Plan {
     pub(super) tunnel_mtu: u32,
 }
 
-/// Chooses the ways to these nodes.
-pub(super) fn plan<R>(nodes: &[RemoteNode], mode: EncapsulationMode, links: &Links<R>) -> Plan
-where
-    R: Fn(IpAddr) -> io::Result<Reach>,
-{
-    let tunnel_mtu = DEFAULT_MTU - OVERHEAD_V4;
-    let mut plan = Plan { ways: Vec::new(), problems: BTreeSet::new(), tunnel_mtu };
-    let mut mtus = Vec::new();
-    for node in nodes {
-        if node.pod_networks.is_empty() {
-            let why = "it has no podCIDRs, so no route leads to its pods; set spec.podCIDRs of its Node";
-            plan.problems.insert(format!("{}: {why}", node.name));
-        }
-        let reached: Vec<(IpAddr, Reach)> =
-            node.addresses.iter().map(|&address| (address, links.reach(address))).collect();
-        for is_v4 in [true, false] {
-            let of_family = |network: &&IpNet| network.addr().is_ipv4() == is_v4;
-            let networks: Vec<IpNet> = node.pod_networks.iter().filter(of_family).copied().collect();
-            if networks.is_empty() {
-                continue;
-            }
-            match choose(&reached, is_v4, mode, links) {
-                // The network routes these pods.
-                Ok(None) => {}
-                Ok(Some(way)) => {
-                    if let Way::Tunnel { remote, interface } = way {
-                        let overhead = if remote.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
-                        mtus.push(links.mtu(interface).saturating_sub(overhead));
-                    }
-                    let own = node.first_addresses().find(|address| address.is_ipv4() == is_v4);
-                    plan.ways.push((way, networks, own));
-                }
-                Err(why) => {
-                    plan.problems.insert(format!("{} ({}): {why}", node.name, networks[0]));
-                }
-            }
-        }
-    }
-    if let Some(least) = mtus.into_iter().min() {
-        plan.tunnel_mtu = least.max(MIN_MTU);
-    }
-    plan
-}
-
-/// Chooses the way to a node's pods of one address family. `None` if routers in between must know these pods, because the configuration
-/// forbids the tunnel.
-///
-/// # Errors
-/// Why there is none, with the remedy.
-fn choose<R>(
-    reached: &[(IpAddr, Reach)],
-    is_v4: bool,
-    mode: EncapsulationMode,
-    links: &Links<R>,
-) -> Result<Option<Way>, String>
-where
-    R: Fn(IpAddr) -> io::Result<Reach>,
-{
-    let on_link = reached.iter().find_map(|&(gateway, reach)| match reach {
-        Reach::Link { interface, .. } if gateway.is_ipv4() == is_v4 && links.has_neighbours(interface) => {
-            Some(Way::Route { gateway, interface })
-        }
-        _ => None,
-    });
-    if let Some(way) = on_link.filter(|_| mode != EncapsulationMode::Always) {
-        return Ok(Some(way));
-    }
-    if mode == EncapsulationMode::Never {
-        return Ok(None);
-    }
-    let link = |reach| match reach {
-        Reach::Link { interface, .. } | Reach::Router { interface, .. } => Some(interface),
-        Reach::Local | Reach::Nowhere => None,
-    };
-    // The kernel fragments outer packets of IPv4, not of IPv6.
-    let is_large = |interface| links.mtu(interface) >= MIN_MTU + OVERHEAD_V6;
-    let tunnel = |&(remote, reach): &(IpAddr, Reach)| {
-        let interface = link(reach).filter(|&interface| remote.is_ipv4() || is_large(interface))?;
-        Some(Way::Tunnel { remote, interface })
-    };
-    // The pods' family first: its outer packets pass wherever the pods' packets would.
-    let same = reached.iter().filter(|(address, _)| address.is_ipv4() == is_v4).find_map(tunnel);
-    let way = same.or_else(|| reached.iter().find_map(tunnel));
-    let small = || reached.iter().find_map(|&(address, reach)| Some((address, links.mtu(link(reach)?))));
-    way.map(Some).ok_or_else(|| match reached.first().copied() {
-        _ if let Some((address, mtu)) = small() => format!(
-            "the link to its address {address} has an MTU of {mtu}, too small for IPv6 in the tunnel; set it to {} or more, or give \
-             the nodes IPv4 addresses",
-            MIN_MTU + OVERHEAD_V6
-        ),
-        Some((address, Reach::Local)) => format!("its address {address} is this node's own; correct the Node objects"),
-        Some((address, _)) => format!("the kernel has no route to its address {address}; see `ip route get {address}`"),
-        None => "it has no address; correct its Node object".to_owned(),
-    })
-}
-
 impl Plan {
     /// Returns the number of ways by a route, and of ways through the tunnel.
     pub(super) fn counts(&self) -> [usize; 2] {
@@ -189,33 +180,31 @@ impl Plan {
         [self.ways.len() - tunneled, tunneled]
     }
 
-    /// Returns the routes that the kernel should have. Without a tunnel (its interface and VNI), those through it are left out. `sources` are
-    /// the node's own addresses, at most one per family.
+    /// Returns the routes that the kernel should have. `tunnel` is the tunnel's interface and VNI. If it is `None`, routes through the tunnel are
+    /// left out. `sources` are the node's own addresses, at most one per family.
     pub(super) fn routes(&self, tunnel: Option<(u32, u32)>, sources: &[IpAddr]) -> BTreeSet<OwnRoute> {
-        let source_for = |is_v4| sources.iter().copied().find(|source| source.is_ipv4() == is_v4);
+        let source_for = |address: IpAddr| sources.iter().copied().find(|source| source.is_ipv4() == address.is_ipv4());
         let mut routes = BTreeSet::new();
         for (way, networks, own) in &self.ways {
             match *way {
                 Way::Route { gateway, interface } => {
-                    let hop = Hop { gateway, interface, source: source_for(gateway.is_ipv4()), encapsulation: None };
-                    let route = |&destination| OwnRoute { destination, table: MAIN, hop: Some(hop) };
+                    let route = |&network| OwnRoute::via(network, gateway, interface, source_for(gateway));
                     routes.extend(networks.iter().map(route));
                 }
                 Way::Tunnel { remote, .. } => {
                     let Some((interface, vni)) = tunnel else { continue };
-                    let encapsulation = Encapsulation { local: source_for(remote.is_ipv4()), remote, vni };
-                    let tunneled = |destination: IpNet, table| {
-                        let source = source_for(destination.addr().is_ipv4());
-                        OwnRoute::through(destination, table, interface, source, encapsulation)
+                    let encapsulation = Encapsulation { local: source_for(remote), remote, vni };
+                    let route = |to: IpNet, table| {
+                        OwnRoute::through(to, table, interface, source_for(to.addr()), encapsulation)
                     };
-                    routes.extend(networks.iter().map(|&network| tunneled(network, MAIN)));
-                    routes.extend(own.iter().map(|&address| tunneled(address.into(), TUNNEL_TABLE)));
+                    routes.extend(networks.iter().map(|&network| route(network, MAIN_TABLE)));
+                    routes.extend(own.map(|address| route(address.into(), TUNNEL_TABLE)));
                 }
             }
         }
         if tunnel.is_some() {
             let everywhere = [IpNet::from(Ipv4Net::default()), Ipv6Net::default().into()];
-            routes.extend(everywhere.map(|destination| OwnRoute { destination, table: PORT_TABLE, hop: None }));
+            routes.extend(everywhere.map(|destination| OwnRoute::refusing(destination, PORT_TABLE)));
         }
         routes
     }
@@ -238,14 +227,14 @@ mod tests {
         let is_in = |network: &str| network.parse::<IpNet>().unwrap().contains(&address);
         Ok(match () {
             () if is_in("192.0.2.1/32") => Reach::Local,
-            () if is_in("192.0.2.0/24") || is_in("2001:db8::/64") => Reach::Link { interface: 2, source: None },
-            () if is_in("198.51.100.0/24") => Reach::Router { interface: 3, source: None },
+            () if is_in("192.0.2.0/24") || is_in("2001:db8::/64") => Reach::Link(2),
+            () if is_in("198.51.100.0/24") => Reach::Router(3),
             () => Reach::Nowhere,
         })
     }
 
     fn planned(nodes: &[RemoteNode], mode: EncapsulationMode) -> Plan {
-        plan(nodes, mode, &Links { reach, known: [(2, (1500, true)), (3, (1400, true))].into() })
+        Links { reach, known: [(2, (1500, true)), (3, (1400, true))].into() }.plan(nodes, mode)
     }
 
     /// Returns the ways as text.
@@ -278,7 +267,7 @@ mod tests {
     #[test]
     fn a_point_to_point_link_takes_the_tunnel() {
         let links = Links { reach, known: [(2, (1420, false))].into() };
-        let plan = plan(&[node("n", &["192.0.2.2"], &["10.2.0.0/24"])], EncapsulationMode::Auto, &links);
+        let plan = links.plan(&[node("n", &["192.0.2.2"], &["10.2.0.0/24"])], EncapsulationMode::Auto);
         assert_eq!((ways(&plan), plan.tunnel_mtu), (vec!["10.2.0.0/24 tunnel 192.0.2.2 2".to_owned()], 1370));
     }
 
@@ -295,14 +284,14 @@ mod tests {
         let problems: Vec<&str> = plan.problems.iter().map(String::as_str).collect();
         assert!(problems[0].contains("double (10.5.0.0/24): its address 192.0.2.1 is this node's own"), "{problems:?}");
         assert!(problems[1].contains("lost (10.4.0.0/24): the kernel has no route"), "{problems:?}");
-        assert!(problems[2].contains("young: it has no podCIDRs"), "{problems:?}");
+        assert!(problems[2].contains("young: no podCIDRs"), "{problems:?}");
     }
 
     #[test]
     fn the_tunnels_mtu_is_what_the_smallest_link_leaves_but_enough_for_ipv6() {
         let mtu = |address: &str, mtus: &[(u32, u32)]| {
             let links = Links { reach, known: mtus.iter().map(|&(index, mtu)| (index, (mtu, true))).collect() };
-            plan(&[node("n", &[address], &["10.2.0.0/24"])], EncapsulationMode::Always, &links).tunnel_mtu
+            links.plan(&[node("n", &[address], &["10.2.0.0/24"])], EncapsulationMode::Always).tunnel_mtu
         };
         assert_eq!(mtu("198.51.100.3", &[(3, 9000)]), 8950);
         assert_eq!(mtu("2001:db8::2", &[(2, 9000)]), 8930);
@@ -317,7 +306,7 @@ mod tests {
             node("v6", &["2001:db8::2"], &["fd00:2::/64"]),
             node("both", &["2001:db8::3", "198.51.100.3"], &["fd00:3::/64"]),
         ];
-        let plan = plan(&nodes, EncapsulationMode::Always, &links);
+        let plan = links.plan(&nodes, EncapsulationMode::Always);
         assert_eq!(ways(&plan), ["fd00:3::/64 tunnel 198.51.100.3 3"]);
         assert!(plan.problems.first().is_some_and(|problem| problem.contains("an MTU of 1349")), "{:?}", plan.problems);
     }

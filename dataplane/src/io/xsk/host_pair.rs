@@ -22,7 +22,7 @@ use ipnet::IpNet;
 use super::error::XskError;
 use super::link_status::{LinkStatus, links};
 use super::netlink_write::{delete_link, make_veth, set_mtu, start};
-use super::own_routes::{Hop, MAIN, OwnRoute, RouteRefused, own_routes, placeholder, replace_routes};
+use super::own_routes::{OwnRoute, RouteRefused, own_routes, placeholder, replace_routes};
 
 /// A route of the node's kernel to pods, over the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,6 +84,7 @@ impl HostPair {
         replace_routes(&known, &wanted).iter().map(|refused| self.explain(refused)).collect()
     }
 
+    /// Returns a message about a refused change, for the log.
     fn explain(&self, RouteRefused { route, is_new, source }: &RouteRefused) -> String {
         let (destination, name) = (route.destination, &self.name);
         if !is_new {
@@ -121,9 +122,8 @@ impl HostPair {
     }
 
     fn route(&self, HostRoute { destination, source }: HostRoute) -> OwnRoute {
-        let (destination, interface) = (destination.trunc(), self.second);
-        let gateway = placeholder(&destination);
-        OwnRoute { destination, table: MAIN, hop: Some(Hop { gateway, interface, source, encapsulation: None }) }
+        let destination = destination.trunc();
+        OwnRoute::via(destination, placeholder(&destination), self.second, source)
     }
 
     /// Removes the pair with its routes. Returns whether it existed.

@@ -5,14 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::netlink::{ask, attributes, next_hops, number, short};
+use super::netlink::{ask, attributes, family, next_hops, number, octets, short};
 use super::netlink_write::attribute;
 
 /// Bytes of `struct rtmsg`.
 const ROUTE: usize = 12;
 /// `RTA_TABLE`: the full table number, as the header has only 8 bits.
 pub(super) const RTA_TABLE: u16 = 15;
-/// `RTA_ENCAP_TYPE` and `RTA_ENCAP`: the tunnel header that packets of a route get.
+/// `RTA_ENCAP_TYPE` and `RTA_ENCAP`: the kind of a route's tunnel, and its header.
 pub(super) const RTA_ENCAP_TYPE: u16 = 21;
 pub(super) const RTA_ENCAP: u16 = 22;
 /// `LWTUNNEL_ENCAP_IP` and `LWTUNNEL_ENCAP_IP6`: a tunnel whose outer header is IPv4 or IPv6.
@@ -23,7 +23,7 @@ pub(super) const TUNNEL_ID: u16 = 1;
 pub(super) const TUNNEL_REMOTE: u16 = 2;
 pub(super) const TUNNEL_LOCAL: u16 = 3;
 
-/// The tunnel header that the kernel puts before packets of a route.
+/// The tunnel header that the kernel adds to packets of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Encapsulation {
     /// The outer header's source. `None` if the kernel chooses it.
@@ -49,7 +49,7 @@ pub struct KernelRoute {
     pub source: Option<IpAddr>,
     /// The next router. `None` if the destination is on the interface's link, and for a route with several next hops.
     pub gateway: Option<IpAddr>,
-    /// The tunnel header that packets get. `None` without a tunnel of IP.
+    /// The tunnel header that the kernel adds to packets. `None` if the route adds none, or one of another kind than IP.
     pub encapsulation: Option<Encapsulation>,
 }
 
@@ -58,20 +58,10 @@ pub struct KernelRoute {
 pub enum Reach {
     /// The address is the node's own.
     Local,
-    /// The address is on an interface's link.
-    Link {
-        /// The interface's index.
-        interface: u32,
-        /// The source address that the kernel chooses. `None` if it does not say.
-        source: Option<IpAddr>,
-    },
-    /// A router leads to the address.
-    Router {
-        /// The index of the interface on whose link the router is.
-        interface: u32,
-        /// The source address that the kernel chooses. `None` if it does not say.
-        source: Option<IpAddr>,
-    },
+    /// The address is on the link of the interface with this index.
+    Link(u32),
+    /// A router leads to the address. It is on the link of the interface with this index.
+    Router(u32),
     /// No route leads to the address, or one that refuses its packets.
     Nowhere,
 }
@@ -81,47 +71,36 @@ pub enum Reach {
 /// # Errors
 /// If the netlink request fails.
 pub fn reach(address: IpAddr) -> io::Result<Reach> {
-    let (family, length, octets) = match address {
-        IpAddr::V4(address) => (libc::AF_INET, 32, address.octets().to_vec()),
-        IpAddr::V6(address) => (libc::AF_INET6, 128, address.octets().to_vec()),
-    };
+    /// The kernel's errors for unreachable, prohibit, blackhole and throw routes, and for no route.
+    const UNREACHED: [i32; 5] = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::EAGAIN];
     let mut body = vec![0; ROUTE];
-    (body[0], body[1]) = (u8::try_from(family).map_err(io::Error::other)?, length);
-    attribute(&mut body, libc::RTA_DST, &octets);
+    (body[0], body[1]) = (family(address), IpNet::from(address).prefix_len());
+    attribute(&mut body, libc::RTA_DST, &octets(address));
     let mut found = Reach::Nowhere;
     match ask(libc::RTM_GETROUTE, false, &body, |message| found = Reach::of(message)) {
-        // The kernel's errors for unreachable, prohibit, blackhole and throw routes, and for no route.
-        Err(error)
-            if matches!(
-                error.raw_os_error(),
-                Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL | libc::EAGAIN)
-            ) =>
-        {
-            Ok(Reach::Nowhere)
-        }
+        Err(error) if error.raw_os_error().is_some_and(|code| UNREACHED.contains(&code)) => Ok(Reach::Nowhere),
         asked => asked.map(|()| found),
     }
 }
 
 impl Reach {
-    /// Parses the kernel's answer.
+    /// Parses the kernel's answer to a request for a route. [`Nowhere`](Self::Nowhere) if the answer is truncated.
     fn of(message: &[u8]) -> Self {
         /// `RTA_VIA`: a router of another address family.
         const VIA: u16 = 18;
         let (Some(&kind), Some(rest)) = (message.get(7), message.get(ROUTE..)) else { return Self::Nowhere };
-        let (mut interface, mut is_routed, mut source) = (None, false, None);
+        let (mut interface, mut is_routed) = (None, false);
         for (kind, value) in attributes(rest) {
             match kind {
                 libc::RTA_OIF => interface = number(value, 0),
                 libc::RTA_GATEWAY | VIA => is_routed = true,
-                libc::RTA_PREFSRC => source = ip(value),
                 _ => {}
             }
         }
         match (kind, interface) {
             (libc::RTN_LOCAL, _) => Self::Local,
-            (libc::RTN_UNICAST, Some(interface)) if is_routed => Self::Router { interface, source },
-            (libc::RTN_UNICAST, Some(interface)) => Self::Link { interface, source },
+            (libc::RTN_UNICAST, Some(interface)) if is_routed => Self::Router(interface),
+            (libc::RTN_UNICAST, Some(interface)) => Self::Link(interface),
             _ => Self::Nowhere,
         }
     }
@@ -268,17 +247,12 @@ mod tests {
     #[test]
     fn the_kernels_answer_tells_neighbours_from_what_is_behind_a_router() {
         let over = attribute(libc::RTA_OIF, &7u32.to_ne_bytes());
-        let from = attribute(libc::RTA_PREFSRC, &[192, 0, 2, 1]);
         let told = |kind, parts: &[Vec<u8>]| Reach::of(&route(libc::AF_INET, 32, 254, kind, parts));
-        let source = Some("192.0.2.1".parse().unwrap());
-        assert_eq!(told(libc::RTN_UNICAST, &[over.clone(), from.clone()]), Reach::Link { interface: 7, source });
+        assert_eq!(told(libc::RTN_UNICAST, std::slice::from_ref(&over)), Reach::Link(7));
         let router = attribute(libc::RTA_GATEWAY, &[192, 0, 2, 254]);
-        assert_eq!(told(libc::RTN_UNICAST, &[over.clone(), from, router]), Reach::Router { interface: 7, source });
+        assert_eq!(told(libc::RTN_UNICAST, &[over.clone(), router]), Reach::Router(7));
         let other_family = attribute(18, &[10, 0, 1]);
-        assert_eq!(
-            told(libc::RTN_UNICAST, &[over.clone(), other_family]),
-            Reach::Router { interface: 7, source: None }
-        );
+        assert_eq!(told(libc::RTN_UNICAST, &[over.clone(), other_family]), Reach::Router(7));
         assert_eq!(told(libc::RTN_LOCAL, &[over]), Reach::Local);
         assert_eq!((told(libc::RTN_BLACKHOLE, &[]), Reach::of(&[])), (Reach::Nowhere, Reach::Nowhere));
     }

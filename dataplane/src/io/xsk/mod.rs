@@ -146,7 +146,7 @@ pub use namespace::{in_namespace, network_namespace};
 pub use netfilter::has_nft_rules;
 pub use netlink::{default_route_interfaces, xdp_programs};
 pub use netlink_write::set_link_up;
-pub use own_routes::{Hop, OwnRoute, RouteRefused, own_routes, replace_routes};
+pub use own_routes::{MAIN_TABLE, OwnRoute, RouteRefused, own_routes, replace_routes};
 pub use port::XskPort;
 pub use queue_config::QueueConfig;
 pub use tc::{

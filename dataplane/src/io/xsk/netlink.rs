@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Bytes of a message's header.
@@ -274,6 +275,22 @@ fn take(mut answer: &[u8], each: &mut impl FnMut(&[u8]), whole: &mut bool) -> io
         answer = answer.get(aligned(length)..).unwrap_or_default();
     }
     Ok(is_last)
+}
+
+/// Returns the address family in a message's header: `AF_INET` or `AF_INET6`.
+pub(super) const fn family(address: IpAddr) -> u8 {
+    const INET: u8 = 2;
+    const INET6: u8 = 10;
+    const { assert!(libc::AF_INET == INET as i32 && libc::AF_INET6 == INET6 as i32) };
+    if address.is_ipv4() { INET } else { INET6 }
+}
+
+/// Returns the bytes of an address in network order: 4 or 16.
+pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
 }
 
 /// Iterates over attributes: type and value. Stops at a truncated one.

@@ -11,18 +11,18 @@ use super::kernel_routes::{
     ENCAP_V4, ENCAP_V6, Encapsulation, KernelRoute, RTA_ENCAP, RTA_ENCAP_TYPE, RTA_TABLE, TUNNEL_ID, TUNNEL_LOCAL,
     TUNNEL_REMOTE, kernel_routes,
 };
+use super::netlink::{family, octets};
 use super::netlink_write::{attribute, change};
 
 /// `rtm_protocol` of the vswitch's routes and rules. Unused in `include/uapi/linux/rtnetlink.h` and iproute2's `rt_protos`.
 pub(super) const PROTOCOL: u8 = 98;
-/// `RT_TABLE_MAIN`.
-pub(super) const MAIN: u32 = 254;
-/// Gateways that belong to no host, for routes over an interface whose other end takes every packet. They are also the pods' default
-/// gateways.
+/// `RT_TABLE_MAIN`: the number of the routing table that `ip route` shows by default.
+pub const MAIN_TABLE: u32 = 254;
+/// Gateways that no host has, for routes over an interface whose other end takes every packet. Pods have them as default gateways.
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
-/// Returns the gateway of the destination's family that belongs to no host.
+/// Returns [`GATEWAY_V4`] or [`GATEWAY_V6`], by the destination's family.
 pub(super) const fn placeholder(destination: &IpNet) -> IpAddr {
     match destination {
         IpNet::V4(_) => IpAddr::V4(GATEWAY_V4),
@@ -30,36 +30,36 @@ pub(super) const fn placeholder(destination: &IpNet) -> IpAddr {
     }
 }
 
-/// A route of the vswitch in the node's kernel.
+/// A route that the vswitch adds to a routing table of the node's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnRoute {
     /// The destination prefix, without host bits.
     pub destination: IpNet,
     /// The routing table's number.
     pub table: u32,
-    /// Where packets go. `None` if the kernel refuses them, with an ICMP error to the sender.
+    /// The next hop. `None` if the kernel refuses packets to the destination, with an ICMP error to the sender.
     pub hop: Option<Hop>,
 }
 
-/// Where packets of a route go.
+/// The next hop of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hop {
-    /// The next router, which the kernel takes to be on the interface's link.
+    /// The router's address. The kernel takes it to be on the interface's link.
     pub gateway: IpAddr,
-    /// The interface's index.
+    /// The index of the interface over which the kernel sends.
     pub interface: u32,
     /// The source address of the node's own packets on this route. `None` if the kernel chooses it.
     pub source: Option<IpAddr>,
-    /// The tunnel header that packets get. `None` without a tunnel.
+    /// The tunnel header that the kernel adds to packets. `None` if it adds none.
     pub encapsulation: Option<Encapsulation>,
 }
 
-/// A change of a route that the kernel has refused.
+/// An addition or removal of a route that the kernel has refused.
 #[derive(Debug)]
 pub struct RouteRefused {
-    /// The route.
+    /// The route that the vswitch tried to add or to remove.
     pub route: OwnRoute,
-    /// Whether the route was to be added. Otherwise it was to be removed.
+    /// Whether the vswitch tried to add it.
     pub is_new: bool,
     /// The kernel's error. `AlreadyExists` if another program has a route to the destination.
     pub source: io::Error,
@@ -73,8 +73,9 @@ pub fn own_routes() -> io::Result<BTreeSet<OwnRoute>> {
     Ok(kernel_routes()?.iter().filter_map(OwnRoute::of).collect())
 }
 
-/// Adds the routes of `wanted` that `known` does not have, and removes those of `known` that are not wanted. A route to the same destination
-/// is replaced in one step, so that no packet takes another way meanwhile. Returns the refused changes.
+/// Changes the kernel's routes from `known` to `wanted`: removes routes to destinations that `wanted` does not have, and adds the missing ones.
+/// If both have a route to a destination, the kernel replaces it in one step, so that no packet takes another way meanwhile. Each of the two
+/// has at most one route to a destination of a table. Returns the changes that the kernel has refused; the others are made.
 pub fn replace_routes(known: &BTreeSet<OwnRoute>, wanted: &BTreeSet<OwnRoute>) -> Vec<RouteRefused> {
     let key = |route: &OwnRoute| (route.destination, route.table);
     let [were, are] = [known, wanted].map(|routes| routes.iter().map(key).collect::<BTreeSet<_>>());
@@ -95,6 +96,17 @@ pub fn replace_routes(known: &BTreeSet<OwnRoute>, wanted: &BTreeSet<OwnRoute>) -
 }
 
 impl OwnRoute {
+    /// Creates a route of the main table over a router.
+    pub const fn via(destination: IpNet, gateway: IpAddr, interface: u32, source: Option<IpAddr>) -> Self {
+        let hop = Hop { gateway, interface, source, encapsulation: None };
+        Self { destination, table: MAIN_TABLE, hop: Some(hop) }
+    }
+
+    /// Creates a route whose packets the kernel refuses.
+    pub const fn refusing(destination: IpNet, table: u32) -> Self {
+        Self { destination, table, hop: None }
+    }
+
     /// Creates a route through a tunnel's interface, which takes every packet without resolving a neighbour.
     pub const fn through(
         destination: IpNet,
@@ -107,7 +119,7 @@ impl OwnRoute {
         Self { destination, table, hop: Some(Hop { gateway, interface, source, encapsulation }) }
     }
 
-    /// Returns the route if it is the vswitch's. `None` for others.
+    /// Converts a route of the kernel. `None` if another program has added it, or if it has several next hops or no router.
     pub fn of(route: &KernelRoute) -> Option<Self> {
         let &KernelRoute { destination, table, source, gateway, encapsulation, .. } = route;
         let hop = match (&route.interfaces[..], gateway) {
@@ -118,15 +130,15 @@ impl OwnRoute {
         (route.protocol == PROTOCOL).then_some(Self { destination, table, hop })
     }
 
-    /// Builds a `struct rtmsg` with its attributes.
+    /// Builds the `struct rtmsg` that adds or removes the route, with its attributes.
     pub(super) fn message(&self) -> Vec<u8> {
         /// `RTNH_F_ONLINK`: the gateway is on the link although no address covers it.
         const ONLINK: u32 = 4;
         let destination = self.destination.trunc();
-        let family = u8::try_from(family(destination.addr())).expect("address families are small");
         // Larger numbers are only in the attribute.
         let table = u8::try_from(self.table).unwrap_or_default();
         let kind = if self.hop.is_some() { libc::RTN_UNICAST } else { libc::RTN_PROHIBIT };
+        let family = family(destination.addr());
         // Family, lengths of destination and source, type of service, table, protocol, scope (everywhere), type.
         let mut body = vec![family, destination.prefix_len(), 0, 0, table, PROTOCOL, 0, kind];
         body.extend(self.hop.map_or(0, |_| ONLINK).to_ne_bytes());
@@ -164,43 +176,24 @@ impl Encapsulation {
     }
 }
 
-/// Returns `AF_INET` or `AF_INET6`.
-pub(super) const fn family(address: IpAddr) -> i32 {
-    if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
-}
-
-/// Returns the bytes of an address in network order.
-pub(super) fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::netlink::attributes;
     use super::*;
 
-    fn hop(destination: &IpNet) -> Hop {
-        Hop { gateway: placeholder(destination), interface: 7, source: None, encapsulation: None }
-    }
-
-    fn route(destination: &str) -> OwnRoute {
+    fn route(destination: &str, source: Option<IpAddr>) -> OwnRoute {
         let destination: IpNet = destination.parse().unwrap();
-        OwnRoute { destination, table: MAIN, hop: Some(hop(&destination)) }
+        OwnRoute::via(destination, placeholder(&destination), 7, source)
     }
 
     #[test]
     fn a_route_is_written_with_its_gateway_and_interface() {
-        let body = route("10.1.2.3/24").message();
+        let body = route("10.1.2.3/24", None).message();
         assert_eq!(body[..8], [2, 24, 0, 0, 254, 98, 0, 1]);
         let written: Vec<_> = attributes(&body[12..]).collect();
         let (interface, table) = (7u32.to_ne_bytes(), 254u32.to_ne_bytes());
         assert_eq!(written, [(1, &[10, 1, 2, 0][..]), (15, &table), (5, &[169, 254, 1, 1]), (4, &interface)]);
-        let destination = "fd00::/64".parse().unwrap();
-        let hop = Hop { source: Some("fd00:1::1".parse().unwrap()), ..hop(&destination) };
-        let body = OwnRoute { hop: Some(hop), ..route("fd00::/64") }.message();
+        let body = route("fd00::/64", Some("fd00:1::1".parse().unwrap())).message();
         assert_eq!((body[0], body[1]), (10, 64));
         let last = attributes(&body[12..]).last().unwrap();
         assert_eq!(last, (7, &[0xfd, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1][..]));
@@ -213,8 +206,8 @@ mod tests {
             assert_eq!(OwnRoute::of(&listed), Some(route));
             assert_eq!(OwnRoute::of(&KernelRoute { protocol: 4, ..listed }), None, "another program's route");
         };
-        check(OwnRoute { hop: None, ..route("192.0.2.2/32") });
-        check(route("10.1.2.0/24"));
+        check(OwnRoute::refusing("0.0.0.0/0".parse().unwrap(), 97));
+        check(route("10.1.2.0/24", None));
         for (destination, remote) in
             [("10.1.2.0/24", "192.0.2.2"), ("fd00::/64", "2001:db8::2"), ("fd00::/64", "192.0.2.2")]
         {

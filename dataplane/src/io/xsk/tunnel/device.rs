@@ -22,17 +22,19 @@ const EXTERNAL: u16 = 25;
 /// If an interface of another kind has the name, or the kernel refuses.
 pub(super) fn ensure(name: &str, port: u16, mtu: u32) -> Result<u32, XskError> {
     let failed = |operation| move |source| XskError::system(name, operation, source);
-    if let Some(found) = index(name)? {
-        if port_of(found).map_err(failed("read the tunnel's settings"))? == Some(port) {
-            set_mtu(found, mtu).map_err(failed("set the tunnel's MTU"))?;
-        } else {
-            remove(name)?;
-        }
+    let mut found = index(name)?;
+    if let Some(left) = found
+        && port_of(left).map_err(failed("read the tunnel's settings"))? != Some(port)
+    {
+        remove(name)?;
+        found = None;
     }
-    if index(name)?.is_none() {
+    if found.is_none() {
         make(name, port, mtu).map_err(failed("make the tunnel's device"))?;
+        found = index(name)?;
     }
-    let device = index(name)?.ok_or_else(|| XskError::NoInterface { interface: name.to_owned() })?;
+    let device = found.ok_or_else(|| XskError::NoInterface { interface: name.to_owned() })?;
+    set_mtu(device, mtu).map_err(failed("set the tunnel's MTU"))?;
     check_sources_loosely(device).map_err(failed("set the tunnel's rp_filter"))?;
     Ok(device)
 }
@@ -79,8 +81,7 @@ fn make(name: &str, port: u16, mtu: u32) -> io::Result<()> {
 
 /// Draws a random MAC address: locally administered, not a group's.
 fn draw_mac() -> [u8; 6] {
-    let [_, rest @ .., _, _] = RandomState::new().hash_one(PORT).to_ne_bytes();
-    let [a, b, c, d, e] = rest;
+    let [a, b, c, d, e, ..] = RandomState::new().hash_one(()).to_ne_bytes();
     [2, a, b, c, d, e]
 }
 
@@ -110,6 +111,7 @@ fn port_of(interface: u32) -> io::Result<Option<u16>> {
     Ok(found)
 }
 
+/// Parses the kernel's description of an interface, as [`port_of`] does.
 fn parse_port(message: &[u8]) -> Option<u16> {
     let (_, info) = attributes(message.get(LINK..)?).find(|&(kind, _)| kind == libc::IFLA_LINKINFO)?;
     attributes(info).find(|&(kind, value)| kind == IFLA_INFO_KIND && value.starts_with(b"vxlan\0"))?;

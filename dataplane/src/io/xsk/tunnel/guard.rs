@@ -43,9 +43,11 @@ const KEY: usize = 36;
 #[derive(Debug)]
 pub(super) struct Guard {
     program: OwnedFd,
+    /// The trie.
     allowed: Map,
+    /// The pairs in the trie.
     known: BTreeSet<(IpAddr, IpNet)>,
-    drops: Arc<Map>,
+    drops: TunnelDrops,
 }
 
 impl Guard {
@@ -62,8 +64,9 @@ impl Guard {
             entries: PAIRS,
             flags: NO_PREALLOC,
         })?;
-        let drops = Arc::new(Map::new(MAP_PERCPU_ARRAY, "bulkhead_drops", 8, 1)?);
-        let program = bpf::load_program(Hook::TcIngress, NAME, &instructions(&allowed, &drops, vni), 0)?;
+        let counter = Map::new(MAP_PERCPU_ARRAY, "bulkhead_drops", 8, 1)?;
+        let program = bpf::load_program(Hook::TcIngress, NAME, &instructions(&allowed, &counter, vni), 0)?;
+        let drops = TunnelDrops { counter: Arc::new(counter), cores: possible_cores()? };
         Ok(Self { program, allowed, known: BTreeSet::new(), drops })
     }
 
@@ -74,48 +77,56 @@ impl Guard {
     }
 
     /// Replaces the nodes from which packets are accepted.
+    ///
+    /// # Errors
+    /// If the trie is full, or the kernel refuses. Then some of the nodes may be missing, but none remains that is not among them.
     pub(super) fn allow(&mut self, peers: &[TunnelPeer]) -> io::Result<()> {
         let wanted = pairs(peers);
-        // Additions first, so that a node which changes its addresses is never without any.
-        for pair in wanted.difference(&self.known) {
-            self.allowed.insert(&key(pair), &[0; 4])?;
+        for pair in self.known.difference(&wanted).copied().collect::<Vec<_>>() {
+            self.allowed.remove(&key(&pair))?;
+            self.known.remove(&pair);
         }
-        for pair in self.known.difference(&wanted) {
-            self.allowed.remove(&key(pair))?;
+        for pair in wanted {
+            if !self.known.contains(&pair) {
+                self.allowed.insert(&key(&pair), &[0; 4])?;
+                self.known.insert(pair);
+            }
         }
-        self.known = wanted;
         Ok(())
     }
 
     /// Returns the counter of dropped packets.
     pub(super) fn drops(&self) -> TunnelDrops {
-        TunnelDrops(Arc::clone(&self.drops))
+        self.drops.clone()
     }
 }
 
-/// The counter of packets that a tunnel's guard has dropped.
+/// The counter of packets that a tunnel's guard has dropped. It stays readable when the tunnel is gone.
 #[derive(Clone, Debug)]
-pub struct TunnelDrops(Arc<Map>);
+pub struct TunnelDrops {
+    /// A number for each core.
+    counter: Arc<Map>,
+    /// Number of possible cores.
+    cores: usize,
+}
 
 impl TunnelDrops {
-    /// Returns the number of packets since this process set the tunnel up. One system call.
+    /// Returns the number of packets since this process set the tunnel up.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn count(&self) -> io::Result<u64> {
-        let values = self.0.of_each_core(&0_u32.to_ne_bytes(), possible_cores()?)?;
+        let values = self.counter.of_each_core(&0_u32.to_ne_bytes(), self.cores)?;
         let counts = values.chunks_exact(8).filter_map(|bytes| bytes.first_chunk());
         Ok(counts.map(|bytes| u64::from_ne_bytes(*bytes)).sum())
     }
 }
 
-/// Builds the key of a pair.
+/// Builds the trie's key of an outer source and an inner prefix.
 fn key(&(outer, inner): &(IpAddr, IpNet)) -> [u8; KEY] {
-    let (before, bits) = match inner {
-        IpNet::V4(_) => (96, 32),
-        IpNet::V6(_) => (0, 128),
-    };
-    let length = 128 + before + u32::from(inner.prefix_len().min(bits));
+    // The bits of the outer source, and of what precedes an inner IPv4 address in its mapped form.
+    let before = 128 + if inner.addr().is_ipv4() { 96 } else { 0 };
+    let length: u32 = before + u32::from(inner.prefix_len());
     let mut key = [0; KEY];
     key[..4].copy_from_slice(&length.to_ne_bytes());
     key[4..20].copy_from_slice(&mapped(outer));
@@ -123,6 +134,7 @@ fn key(&(outer, inner): &(IpAddr, IpNet)) -> [u8; KEY] {
     key
 }
 
+/// Returns the bytes of an IPv6 address, or of an IPv4 address in its mapped form.
 fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -163,6 +175,7 @@ const AT_OUTER: i16 = AT_KEY + 4;
 const AT_INNER: i16 = AT_KEY + 20;
 const AT_TUNNEL: i16 = -72;
 
+/// Builds the program. It accepts packets of this VNI whose sources are in `allowed`, and counts the others in `drops`.
 fn instructions(allowed: &Map, drops: &Map, vni: u32) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
@@ -244,7 +257,7 @@ fn load_inner(program: &mut Assembler<Place>) {
     load(program, SOURCE_V4, AT_INNER + 12, 4);
 }
 
-/// Stores what precedes an IPv4 address in its mapped form.
+/// Stores the first 12 bytes of an IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) on the stack, at the offset `to`. The IPv4 address follows.
 fn store_mapped(program: &mut Assembler<Place>, to: i16) {
     program.push([Instruction::set(1, 0)]);
     program.store(Word, STACK, 1, to);

@@ -32,7 +32,7 @@ use guard::Guard;
 pub use guard::TunnelDrops;
 use rules::Rule;
 
-/// A node at the other end of the tunnel, with addresses that packets from it may have.
+/// A node at the other end of the tunnel, with the addresses that its packets may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelPeer {
     /// The outer source addresses of its packets.
@@ -48,7 +48,7 @@ pub struct TunnelConfig {
     pub name: String,
     /// The name of the interface over which the kernel receives packets from pods.
     pub pods: String,
-    /// The UDP port, at both ends.
+    /// The UDP port at which all nodes receive.
     pub port: u16,
     /// The VXLAN network identifier, 24 bits. Packets with another one are dropped.
     pub vni: u32,
@@ -89,11 +89,11 @@ impl Tunnel {
         device::index(&self.config.name).is_ok_and(|index| index == Some(self.interface))
     }
 
-    /// Replaces the MTU and the nodes from which packets are accepted. Attaches the guard, sets the device up
-    /// and adds the routing rules again, in case another program has undone that.
+    /// Replaces the MTU, in bytes, and the nodes from which packets are accepted. Attaches the guard, sets the device up and adds the routing
+    /// rules again, in case another program has undone that.
     ///
     /// # Errors
-    /// If there are more nodes than the guard can hold, or the kernel refuses. Nodes of before may then be allowed, too.
+    /// If there are more nodes than the guard can hold, or the kernel refuses. Packets of some of these nodes are then dropped.
     pub fn update(&mut self, mtu: u32, peers: &[TunnelPeer]) -> Result<(), XskError> {
         let failed = self.config.failed();
         set_mtu(self.interface, mtu).map_err(|source| failed("set the tunnel's MTU", source))?;
@@ -110,12 +110,14 @@ impl Tunnel {
 }
 
 impl TunnelConfig {
+    /// Returns the routing rules for packets from pods.
     fn rules(&self) -> [Rule<'_>; 2] {
         let interface = &*self.pods;
         let refused = Rule { interface, table: PORT_TABLE, port: Some(self.port) };
         [refused, Rule { interface, table: TUNNEL_TABLE, port: None }]
     }
 
+    /// Adds the routing rules that are missing.
     fn add_rules(&self) -> Result<(), XskError> {
         let added = self.rules().into_iter().try_for_each(rules::add);
         added.map_err(|source| self.failed()("add the tunnel's routing rules", source))
@@ -144,12 +146,13 @@ pub fn remove_tunnel(name: &str) -> Result<bool, XskError> {
     device::remove(name)
 }
 
-/// Returns the pairs of outer source and inner source that packets of these nodes may have.
+/// Returns the pairs of outer source and inner prefix that packets of these nodes may have.
 fn pairs(peers: &[TunnelPeer]) -> BTreeSet<(IpAddr, IpNet)> {
-    let of_peer = |peer: &TunnelPeer| {
-        let sources = peer.sources.clone();
-        let addresses = peer.addresses.clone().into_iter();
-        addresses.flat_map(move |address| sources.clone().into_iter().map(move |source| (address, source.trunc())))
-    };
-    peers.iter().flat_map(of_peer).collect()
+    let mut pairs = BTreeSet::new();
+    for TunnelPeer { addresses, sources } in peers {
+        for &address in addresses {
+            pairs.extend(sources.iter().map(|source| (address, source.trunc())));
+        }
+    }
+    pairs
 }

@@ -10,11 +10,12 @@ use crate::io::xsk::own_routes::PROTOCOL;
 /// A rule: packets that arrive over an interface look into a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule<'a> {
+    /// The interface's name.
     pub(super) interface: &'a str,
     /// The table's number, which is also the rule's priority: after the node's own addresses (0), before the main table (32,766). Network
     /// plugins and kube-proxy use others.
     pub(super) table: u32,
-    /// The destination port of UDP. `None` for all packets.
+    /// The UDP destination port of the packets. `None` for all packets.
     pub(super) port: Option<u16>,
 }
 
@@ -37,18 +38,12 @@ pub(super) fn add(rule: Rule<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes all rules of the vswitch, of any table and port.
+/// Removes all rules of the vswitch, of both families and of any table and port.
 pub(super) fn remove_all() -> io::Result<()> {
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let mut header = [0; HEADER];
-        header[0] = u8::try_from(family).map_err(io::Error::other)?;
-        let mut own = Vec::new();
-        ask(libc::RTM_GETRULE, true, &header, |rule| own.extend(is_own(rule).then(|| rule.to_vec())))?;
-        for rule in own {
-            change(libc::RTM_DELRULE, 0, &rule)?;
-        }
-    }
-    Ok(())
+    let mut own = Vec::new();
+    // The family 0 (`AF_UNSPEC`) requests the rules of all families.
+    ask(libc::RTM_GETRULE, true, &[0; HEADER], |rule| own.extend(is_own(rule).then(|| rule.to_vec())))?;
+    own.iter().try_for_each(|rule| change(libc::RTM_DELRULE, 0, rule))
 }
 
 /// Whether the kernel's description of a rule has the vswitch's protocol number.
@@ -56,7 +51,7 @@ fn is_own(rule: &[u8]) -> bool {
     attributes(rule.get(HEADER..).unwrap_or_default()).any(|(kind, value)| kind == RULE_PROTOCOL && value == [PROTOCOL])
 }
 
-/// Builds a `struct fib_rule_hdr` with its attributes.
+/// Builds the `struct fib_rule_hdr` that adds the rule for `AF_INET` or `AF_INET6`, with its attributes.
 fn message(family: i32, rule: Rule<'_>) -> Vec<u8> {
     /// `FR_ACT_TO_TBL`; `FRA_IIFNAME`, `FRA_PRIORITY`, `FRA_TABLE`, `FRA_IP_PROTO`, `FRA_DPORT_RANGE`.
     const TO_TABLE: u8 = 1;

@@ -166,6 +166,7 @@ pub fn port_config(enforced_at: EnforcedAt, interface: &Interface) -> anyhow::Re
         hairpin_table: interface.hairpin_table.map(u32::try_from).transpose()?.map(TableId),
         link: None,
         is_gone: false,
+        shares_host: false,
     })
 }
 

@@ -72,6 +72,9 @@ pub struct PortConfig {
     pub link: Option<Link>,
     /// Whether the pod's interface is known not to exist, so that no host has the port's addresses. False while the port is only closed.
     pub is_gone: bool,
+    /// Whether the uplink shares the host port's interface: packets of other nodes may also pass the node's kernel and arrive on the host port.
+    /// Then `mac` is the kernel's, the only peer. Always false for other kinds.
+    pub shares_host: bool,
 }
 
 impl PortConfig {
@@ -95,6 +98,7 @@ impl PortConfig {
             hairpin_table: None,
             link: None,
             is_gone: false,
+            shares_host: false,
         }
     }
 

@@ -251,7 +251,8 @@ impl Snapshot {
     /// Returns the node's port, addresses and routes, as the Services need them.
     pub(crate) fn node(&self) -> Node<'_> {
         let addresses = self.host.and_then(|host| self.port(host)).map_or(&[][..], |host| &host.addresses);
-        Node { host: self.host, addresses, owners: &self.owners, routes: &self.routes }
+        let shared_uplink = self.shared_uplink();
+        Node { host: self.host, shared_uplink, addresses, owners: &self.owners, routes: &self.routes }
     }
 
     /// Finds a port by name. Walks all ports, so use it only at start-up and for captures.
@@ -272,6 +273,11 @@ impl Snapshot {
     /// Returns the port towards other nodes and external networks. `None` if there is none.
     pub const fn uplink(&self) -> Option<PortId> {
         self.uplink
+    }
+
+    /// Returns the uplink if it shares the host port's interface ([`PortConfig::shares_host`]). `None` otherwise, and without an uplink.
+    pub fn shared_uplink(&self) -> Option<PortId> {
+        self.uplink.filter(|&uplink| self.port(uplink).is_some_and(|port| port.shares_host))
     }
 
     /// Returns the generation of the last change that affects packets from or to the port: its addresses, link, table, or a route through

@@ -68,6 +68,7 @@ fn port(name: &str, kind: PortKind, addresses: &[&str], egress: TableId) -> Port
         hairpin_table: None,
         link: None,
         is_gone: false,
+        shares_host: false,
     }
 }
 

@@ -434,7 +434,7 @@ mod tests {
 
     fn port(name: &str, mtu: u16) -> PortView {
         let link = Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu });
-        PortView { name: name.into(), kind: PortKind::Pod, mac: None, link, is_gone: false }
+        PortView { name: name.into(), kind: PortKind::Pod, mac: None, link, is_gone: false, shares_host: false }
     }
 
     const SILENT: Answers = Answers { denied: Denied::Drop, unreachable: Denied::Drop };

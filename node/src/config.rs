@@ -249,6 +249,12 @@ impl Config {
         self.ports.iter().find(|port| port.kind == PortKind::Uplink).map(|port| port.interface.clone())
     }
 
+    /// Returns the created host port over which the node's kernel leads to other nodes. `None` if the configuration has an uplink, or a host port
+    /// that the vswitch does not create.
+    pub(crate) fn host_to_nodes(&self) -> Option<&CreatedHost> {
+        self.created_host.as_ref().filter(|_| self.uplink().is_none())
+    }
+
     /// Whether a change of these fields also defers changes of ports and routes to the restart. The new ports are meant for another
     /// dataplane: if a pod's port were removed now, the kernel would forward its packets before the new dataplane judges them.
     pub(crate) fn has_other_ports(fields: &[&str]) -> bool {

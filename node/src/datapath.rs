@@ -13,17 +13,18 @@
 
 mod big_tcp;
 mod flow_cache;
+mod shared_uplink;
 mod tc;
 mod xdp;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bulkhead_dataplane::PortId;
 use bulkhead_dataplane::io::{
     FlowSlot, KernelFlowCache, LinkStatus, TcDatapath, Umem, XskPort, default_route_interfaces, set_link_up,
 };
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchEvent};
+use bulkhead_dataplane::{Link, PortId};
 use crossbeam_channel::{Receiver, Sender};
 
 use super::composer::Composer;
@@ -32,8 +33,10 @@ use super::interfaces::{AttachError, Datapath, Interfaces, OpenError, Opening};
 use super::links::Pace;
 use super::log;
 use super::notice::Notice;
+use super::view::PortView;
 pub(super) use big_tcp::EarlierLimits;
 pub(super) use flow_cache::{Accounts, Cached};
+pub(super) use shared_uplink::SharedUplink;
 use tc::{TcOpenable, TcOpening, TcPorts};
 use xdp::{XdpAttachment, XdpDatapath, XdpOpening};
 
@@ -91,6 +94,8 @@ pub(super) struct DatapathConfig {
     pub flow_cache: Option<Arc<KernelFlowCache>>,
     /// The tc programs and the trunk. `None` with `attach: xdp`.
     pub tc: Option<Arc<TcDatapath>>,
+    /// The uplink on the host port's interface. `None` without one, and ignored with `attach: xdp`.
+    pub shared_uplink: Option<SharedUplink>,
 }
 
 /// Attaches to interfaces of this machine, and hands open ports to the workers.
@@ -118,11 +123,11 @@ impl LinuxDatapath {
         composer: Arc<Composer>,
         notices: Sender<Notice>,
     ) -> Self {
-        let DatapathConfig { mode, big_tcp, force, umem, flow_cache, tc } = config;
+        let DatapathConfig { mode, big_tcp, force, umem, flow_cache, tc, shared_uplink } = config;
         let events = vswitch.event_channel();
         Self {
             kind: match tc {
-                Some(tc) => Kind::Tc(TcPorts::new(tc, big_tcp)),
+                Some(tc) => Kind::Tc(TcPorts::new(tc, big_tcp, shared_uplink)),
                 None => Kind::Xdp(XdpDatapath::new(mode, umem, flow_cache)),
             },
             force,
@@ -227,15 +232,34 @@ impl LinuxDatapath {
 
     /// Returns the traffic that the flow cache forwarded: of closed ports, and of the open ports in `interfaces`.
     pub(super) fn cached(&self, interfaces: &Interfaces<Self>) -> Cached {
-        cached(self.kind.accounts(), interfaces)
+        cached(self.kind.accounts(), self.shared_uplink(), interfaces)
     }
 
-    /// Drops the datapath's reference to the workers. Returns the ports' flow cache counters for the final summary.
-    pub(super) fn into_accounts(self) -> Accounts {
+    /// Drops the datapath's reference to the workers. Returns the ports' flow cache counters for the final summary, and the uplink on the host
+    /// port's interface.
+    pub(super) fn into_accounts(self) -> (Accounts, Option<SharedUplink>) {
         match self.kind {
-            Kind::Xdp(xdp) => xdp.accounts,
-            Kind::Tc(tc) => tc.accounts,
+            Kind::Xdp(xdp) => (xdp.accounts, None),
+            Kind::Tc(tc) => (tc.accounts, tc.shared_uplink),
         }
+    }
+
+    /// Returns the names of the ports on this port's interface: its own, and that of the uplink if it shares the interface.
+    fn names_on(&self, entry: &PortEntry) -> Vec<Arc<str>> {
+        let uplink = self.shared_uplink().filter(|uplink| uplink.is_with(entry)).map(SharedUplink::name);
+        std::iter::once(&entry.name).chain(uplink).cloned().collect()
+    }
+
+    const fn shared_uplink(&self) -> Option<&SharedUplink> {
+        match &self.kind {
+            Kind::Tc(tc) => tc.shared_uplink.as_ref(),
+            Kind::Xdp(_) => None,
+        }
+    }
+
+    /// Returns the uplink on the host port's interface, whose link is `host`. `None` if there is none, and while it is closed.
+    pub(super) fn uplink_view(&self, host: Option<Link>) -> Option<PortView> {
+        self.shared_uplink()?.view(host)
     }
 
     /// Takes the port from the workers, and discards their earlier events about it, as its number may be reused.
@@ -249,15 +273,20 @@ impl LinuxDatapath {
     }
 }
 
-/// Returns the traffic that the flow cache forwarded: of closed ports (`accounts`), and of the open ports in `interfaces`.
-pub(super) fn cached(accounts: &Accounts, interfaces: &Interfaces<LinuxDatapath>) -> Cached {
-    accounts.cached(interfaces.open_attachments().filter_map(|(name, attachment)| {
+/// Returns the traffic that the flow cache forwarded: of closed ports (`accounts`), and of the open ports in `interfaces` and `uplink`.
+pub(super) fn cached(
+    accounts: &Accounts,
+    uplink: Option<&SharedUplink>,
+    interfaces: &Interfaces<LinuxDatapath>,
+) -> Cached {
+    let open = interfaces.open_attachments().filter_map(|(name, attachment)| {
         let account = match attachment {
             Attachment::Xdp(attachment) => attachment.account(),
             Attachment::Tc(attachment) => attachment.account(),
         };
         Some((name, account?))
-    }))
+    });
+    accounts.cached(open.chain(uplink.and_then(SharedUplink::account)))
 }
 
 impl Datapath for LinuxDatapath {
@@ -333,7 +362,8 @@ impl Datapath for LinuxDatapath {
                 (Handover::Xdp(queues), largest_mtu, said)
             }
             (Kind::Tc(tc), Attachment::Tc(attachment)) => {
-                let TcOpening { slot, said } = tc.open(entry, link, attachment)?;
+                let TcOpening { slot, said, uplink } = tc.open(entry, link, attachment)?;
+                self.opened.extend(uplink);
                 (Handover::Tc(slot), u16::MAX, said)
             }
             _ => {
@@ -348,14 +378,16 @@ impl Datapath for LinuxDatapath {
 
     fn close(&mut self, entry: &PortEntry, attachment: &mut Attachment) {
         self.has_closed = true;
-        self.opened.retain(|new| new.name != entry.name);
+        let names = self.names_on(entry);
+        self.opened.retain(|new| !names.contains(&new.name));
         match (&self.kind, &mut *attachment) {
             (Kind::Xdp(xdp), Attachment::Xdp(attachment)) => xdp.leave(attachment),
             (Kind::Tc(tc), Attachment::Tc(attachment)) => tc.close(attachment),
             _ => {}
         }
         // Ends the port's flows now, as it may be opened again for another pod before the workers know that.
-        if let Some(id) = self.composer.id_of(&entry.name) {
+        let ids: Vec<PortId> = names.iter().filter_map(|name| self.composer.id_of(name)).collect();
+        for id in ids {
             self.composer.end_flows(id);
             self.remove(id);
             // Again, because the policy thread may have published meanwhile, and workers that still had the port may have added flows.
@@ -369,7 +401,7 @@ impl Datapath for LinuxDatapath {
     }
 
     fn end(&mut self, entry: &PortEntry) {
-        if let Some(id) = self.composer.id_of(&entry.name) {
+        for id in self.names_on(entry).iter().filter_map(|name| self.composer.id_of(name)) {
             self.vswitch.end_port(id);
         }
         if let Kind::Tc(tc) = &self.kind {

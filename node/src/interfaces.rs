@@ -346,6 +346,7 @@ impl<D: Datapath> Interfaces<D> {
             mac: interface.entry.mac,
             link: interface.link(),
             is_gone: interface.is_gone(),
+            shares_host: false,
         };
         let is_served = |interface: &&Interface<_>| interface.entry.kept_closed().is_none();
         self.interfaces.iter().filter(is_served).map(view).collect()

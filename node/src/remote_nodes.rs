@@ -13,6 +13,9 @@
 //! Packets from pods to the own addresses of a node behind the tunnel take the tunnel too, as the routers in between do not know pods.
 //! A routing rule applies these routes to packets from the host port alone.
 //!
+//! With `attach: tc`, the kernel's programs take the same ways without the node's network stack ([`lead_to_nodes`](TcDatapath::lead_to_nodes)),
+//! for TCP and UDP between pods. They know the next hop of each network; the routes remain for all other packets.
+//!
 //! A vswitch with an uplink port routes other nodes' pods itself ([`next_hops`](crate::next_hops)); then this module does nothing.
 //!
 //! **Invariant.** Only the vswitch's own routes are changed. Those of a previous process stay until a state is loaded.
@@ -25,10 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
-    self, OwnRoute, RouteRefused, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, Watched, own_routes, remove_tunnel,
-    replace_routes,
+    self, MAIN_TABLE, OwnRoute, RouteRefused, TcDatapath, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, Watched,
+    own_routes, remove_tunnel, replace_routes,
 };
 use crossbeam_channel::{Receiver, never};
 use ipnet::IpNet;
@@ -120,6 +122,8 @@ fn uncontested(nodes: &[RemoteNode], own: &Destinations) -> (Vec<RemoteNode>, BT
 pub(super) struct RemoteNodes {
     settings: Encapsulation,
     host: CreatedHost,
+    /// The programs that forward past the node's network stack. `None` if its kernel forwards all packets.
+    tc: Option<Arc<TcDatapath>>,
     /// The kernel's notices of changes. Never ready if the kernel sends none.
     changes: Receiver<()>,
     /// `None` before there are other nodes, and while the kernel refuses the tunnel.
@@ -177,9 +181,9 @@ struct Told {
 impl RemoteNodes {
     /// Starts to watch the kernel's routes. `None` if the vswitch has an uplink port, or did not create the host port. Removes what a previous
     /// process with another configuration has left; a failure is logged.
-    pub(super) fn new(config: &Config) -> Option<Self> {
-        let has_uplink = config.ports.iter().any(|port| port.kind == PortKind::Uplink);
-        let host = config.created_host.clone().filter(|_| !has_uplink);
+    /// `tc` has the programs that forward past the node's network stack. `None` with `attach: xdp`.
+    pub(super) fn new(config: &Config, tc: Option<Arc<TcDatapath>>) -> Option<Self> {
+        let host = config.host_to_nodes().cloned();
         if host.is_none() || config.encapsulation.mode == EncapsulationMode::Never {
             let removed = remove(config);
             removed.map_err(|error| log::warn(&format!("{error:#}"))).unwrap_or_default();
@@ -187,6 +191,7 @@ impl RemoteNodes {
         Some(Self {
             settings: config.encapsulation,
             host: host?,
+            tc: tc.filter(|_| takes_up_connections()),
             changes: changes::of(Watched::Routes),
             tunnel: None,
             told: None,
@@ -253,7 +258,7 @@ impl RemoteNodes {
         };
         problems.extend(plan.problems.iter().cloned());
         let tunnel = self.ensure_tunnel(&plan, &nodes);
-        problems.extend(self.set_routes(&plan, tunnel.as_ref(), &own.sources));
+        problems.extend(self.set_routes(&plan, tunnel.as_ref(), own));
         // Without a node that needs the tunnel, a kernel without VXLAN is no problem.
         problems.extend(tunnel.err().filter(|_| plan.counts()[1] > 0));
         self.tell(problems);
@@ -282,7 +287,7 @@ impl RemoteNodes {
 
     /// Replaces the routes to other nodes, and returns a message per failure. If the tunnel could not be set up, its existing routes stay: packets
     /// must not leave without its header. Routes that another program has added are not added again.
-    fn set_routes(&self, plan: &Plan, tunnel: Result<&Option<u32>, &String>, sources: &[IpAddr]) -> Vec<String> {
+    fn set_routes(&self, plan: &Plan, tunnel: Result<&Option<u32>, &String>, own: &Destinations) -> Vec<String> {
         let host = match io::LinkInfo::read(&self.host.peer) {
             Ok(host) => host.index,
             Err(error) => return vec![format!("cannot tell the routes over the host port: {error}")],
@@ -301,7 +306,8 @@ impl RemoteNodes {
             }
         }
         let interface = tunnel.ok().copied().flatten();
-        let mut wanted = plan.routes(interface.map(|interface| (interface, self.settings.vni)), sources);
+        let device = interface.map(|interface| (interface, self.settings.vni));
+        let mut wanted = plan.routes(device, &own.sources);
         if tunnel.is_err() {
             let ways: BTreeSet<_> = wanted.iter().map(|route| (route.destination, route.table)).collect();
             let is_kept = |route: &&OwnRoute| {
@@ -312,7 +318,16 @@ impl RemoteNodes {
         }
         let gateway = |route: &OwnRoute| route.hop.map(|hop| hop.gateway);
         wanted.retain(|route| !foreign.contains(&(route.destination, route.table, gateway(route))));
-        replace_routes(&known, &wanted).iter().map(explain).collect()
+        let mut problems: Vec<String> = replace_routes(&known, &wanted).iter().map(explain).collect();
+        if let Some(tc) = &self.tc {
+            let mut hops = plan.hops(device, &own.sources);
+            hops.retain(|network, _| !foreign.iter().any(|(known, table, _)| known == network && *table == MAIN_TABLE));
+            let led = tc.lead_to_nodes(&own.pods, &hops, interface);
+            problems.extend(
+                led.err().map(|error| format!("the kernel's programs cannot take packets of other nodes: {error}")),
+            );
+        }
+        problems
     }
 
     /// Logs the problems that the last look did not have.
@@ -336,6 +351,12 @@ impl RemoteNodes {
             log::info(&format!("other nodes: {routed} on the same link, {tunneled} through the tunnel"));
         }
     }
+}
+
+/// Whether the kernel's connection tracking takes up TCP connections that it sees first in their middle, or does not run. Connections past the
+/// network stack return to it after a pause, and would be invalid there otherwise.
+fn takes_up_connections() -> bool {
+    std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_loose").map_or(true, |text| text.trim() != "0")
 }
 
 /// Returns the tunnel's settings.

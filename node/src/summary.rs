@@ -318,6 +318,7 @@ mod tests {
             hairpin_table: None,
             link: Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 }),
             is_gone: false,
+            shares_host: false,
         };
         let ports = vec![port("x/a", PortKind::Pod), port("uplink", PortKind::Uplink)];
         let snapshot = Snapshot::new(7, ports, Vec::new(), Routes::default()).unwrap();

@@ -26,6 +26,8 @@ pub(super) struct PortView {
     pub link: Option<Link>,
     /// Whether the port's interface does not exist, so that no host has its pod's addresses.
     pub is_gone: bool,
+    /// Whether it is the uplink on the host port's interface: see [`PortConfig::shares_host`].
+    pub shares_host: bool,
 }
 
 /// The parts from which a snapshot is built.
@@ -74,6 +76,7 @@ impl View<'_> {
             port.mac = entry.mac.or(port.mac);
             port.link = entry.link;
             port.is_gone = entry.is_gone && port.kind == PortKind::Pod;
+            port.shares_host = entry.shares_host;
         }
         if self.denied {
             for port in known.values_mut() {
@@ -125,6 +128,13 @@ impl View<'_> {
         }
         // The tables have an uplink in any case. If none is configured, other nodes' pods are reached by the default route.
         let has_uplink = self.ports.iter().any(|port| port.kind == PortKind::Uplink);
+        if ports.get(uplink.index()).is_some_and(|port| port.shares_host) {
+            // The kernel's programs know the way to each node.
+            for &network in self.remote_nodes.iter().flat_map(|node| &node.pod_networks) {
+                routes.entry(network.trunc()).or_insert(uplink.into());
+            }
+            return Ok(routes);
+        }
         for peer in peers(if has_uplink { self.remote_nodes } else { &[] }) {
             routes.entry(peer.prefix.trunc()).or_insert(NextHop::via(uplink, Some(peer.address)));
         }
@@ -199,6 +209,7 @@ mod tests {
             mac: entry.mac,
             link,
             is_gone: false,
+            shares_host: false,
         };
         (config.ports.iter().map(view).collect(), config.routes)
     }
@@ -248,6 +259,41 @@ mod tests {
         assert_eq!(routed.routes().lookup("10.1.9.9".parse().unwrap()), routed.port_named("x/a"));
         let bare = "ports: [{kind: uplink, interface: u}]\nroutes: [{prefix: 10.2.0.0/16, via: 192.0.2.9}]";
         assert_eq!(gateway(&snapshot(&state, bare, &mut Ids::default()), "10.2.0.1").as_deref(), Some("192.0.2.9"));
+    }
+
+    #[test]
+    fn an_uplink_on_the_host_ports_interface_leads_to_the_pods_of_other_nodes_alone() {
+        let state = pod("a", "10.1.0.1");
+        let config = "ports: [{kind: host, interface: h}, {kind: pod, pod: x/a, interface: a}]\n\
+            routes: [{prefix: 0.0.0.0/0, port: host}]";
+        let (mut ports, routes) = open(config);
+        let tables = tables(&state);
+        let remote_nodes = [RemoteNode {
+            name: "node-2".into(),
+            addresses: vec!["192.0.2.2".parse().unwrap()],
+            pod_networks: vec!["10.2.0.0/16".parse().unwrap()],
+        }];
+        let mac = Some([2, 0, 0, 0, 0, 2]);
+        let uplink =
+            PortView { name: "uplink".into(), kind: PortKind::Uplink, mac, shares_host: true, ..ports[0].clone() };
+        ports.push(uplink);
+        let view = View {
+            tables: &tables,
+            audit: None,
+            ports: &ports,
+            routes: &routes,
+            remote_nodes: &remote_nodes,
+            pod_networks: &["10.1.0.0/16".parse().unwrap()],
+            refusing: vec![],
+            denied: false,
+        };
+        let snapshot = view.snapshot(1, &mut Ids::default()).unwrap();
+        let to = |address: &str| snapshot.routes().next_hop(address.parse().unwrap());
+        let [uplink, host] = ["uplink", "host"].map(|name| snapshot.port_named(name).unwrap());
+        assert_eq!(snapshot.shared_uplink(), Some(uplink));
+        assert_eq!([to("10.2.3.4"), to("8.8.8.8")], [Some(uplink.into()), Some(host.into())]);
+        assert_eq!(to("10.1.9.9"), Some(NextHop::unreachable(uplink)));
+        assert_eq!(to("fd00::1"), None, "the world is not reached by programs that know pods alone");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(super) struct Side {
     /// The vswitch's own MAC address on the uplink, as a number: the destination of nearly all frames there.
     own: u64,
     pub(super) kind: PortKind,
-    /// Whether the peer's MAC address is known. Always false on the uplink, which has many peers.
+    /// Whether the peer's MAC address is known. Always false on an uplink with many peers.
     pub(super) is_known: bool,
     /// Whether the control plane has set the peer's MAC address.
     is_configured: bool,
@@ -45,7 +45,9 @@ impl Side {
             is_known: false,
             is_configured: port.mac.is_some(),
         };
-        if let Some(mac) = port.mac.or_else(|| neighbours.peer(id)).filter(|_| port.kind != PortKind::Uplink) {
+        if let Some(mac) =
+            port.mac.or_else(|| neighbours.peer(id)).filter(|_| port.kind != PortKind::Uplink || port.shares_host)
+        {
             side.know(mac);
         }
         side

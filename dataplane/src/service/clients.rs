@@ -25,6 +25,8 @@ pub(crate) enum Place {
 pub(crate) struct Node<'a> {
     /// The host port. `None` if the node has none.
     pub(crate) host: Option<PortId>,
+    /// The uplink that shares the host port's interface, to which the node's own packets do not go. `None` without one.
+    pub(crate) shared_uplink: Option<PortId>,
     /// Addresses of the host port.
     pub(crate) addresses: &'a [IpAddr],
     pub(crate) owners: &'a AddressMap,
@@ -78,7 +80,7 @@ impl<'a> Client<'a> {
             // over the node's own routes bypass the vswitch. The VIP may also be assigned to another node.
             Place::Host => {
                 let way = self.node.routes.lookup(address);
-                let leaves_to_host = way.is_some() && way == self.node.host;
+                let leaves_to_host = way.is_some() && (way == self.node.host || way == self.node.shared_uplink);
                 self.node.owns(address) || leaves_to_host || self.address == vip && !self.node.owns(vip)
             }
         }

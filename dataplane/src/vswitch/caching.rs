@@ -148,6 +148,16 @@ pub(super) struct About<'a> {
     pub(super) stream: Option<&'a StreamWriter>,
 }
 
+impl About<'_> {
+    /// Returns a packet with the port from which its session expects it. That is another one than its own if it is another node's and has passed
+    /// the node's kernel; the cache takes the flow's next packets before the kernel.
+    fn as_sent<'p>(&self, packet: Received<'p>) -> Received<'p> {
+        let shared = self.snapshot.shared_uplink().filter(|_| self.snapshot.host() == Some(packet.in_port));
+        let expected = shared.filter(|&uplink| self.engine.cacheable(packet.frame, uplink).is_some());
+        Received { in_port: expected.unwrap_or(packet.in_port), ..packet }
+    }
+}
+
 impl Caching {
     /// Creates the caching part of worker `worker`, from 0, of a vswitch with `workers` workers.
     pub(super) fn new(cache: Arc<dyn FlowCache>, lease: Duration, worker: usize, workers: usize) -> Self {
@@ -253,6 +263,7 @@ impl Caching {
         self.turn = if self.turn + SAMPLES < len { self.turn + SAMPLES } else { 0 };
         let mut samples = SAMPLES;
         for (packet, judged) in burst.clone().skip(self.turn).chain(burst.take(self.turn)) {
+            let packet = about.as_sent(packet);
             let Some(way) = self.flow_way(about, &packet, judged) else { continue };
             if let Some((flow, latch)) = self.flow(about, &packet, way) {
                 self.cache.add(&flow);
@@ -270,6 +281,7 @@ impl Caching {
     /// Renews the flows of judged copies. Their frames must be unchanged.
     pub(super) fn renew<'a>(&mut self, about: &About<'_>, copies: impl Iterator<Item = (Received<'a>, &'a Judged)>) {
         for (packet, judged) in copies {
+            let packet = about.as_sent(packet);
             // A long packet arrives as several segments. The first one renews the flow: see `PAUSE`.
             let way = self.flow_way(about, &packet, judged);
             if let Some((flow, _)) = way.and_then(|way| self.flow(about, &packet, way)) {

@@ -364,9 +364,11 @@ impl Worker {
 }
 
 impl Claim {
-    /// Whether a packet of the session may arrive on port `arrived`. ICMP errors may also come from the node, a router on the path.
+    /// Whether a packet of the session may arrive on port `arrived`. ICMP errors may also come from the node, a router on the path, and so may
+    /// all packets that are expected on an uplink that shares the host port's interface.
     fn fits(&self, snapshot: &Snapshot, arrived: PortId, expected: PortId) -> bool {
-        arrived == expected || (self.error.is_some() && snapshot.host() == Some(arrived))
+        let may_pass_node = || self.error.is_some() || snapshot.shared_uplink() == Some(expected);
+        arrived == expected || (snapshot.host() == Some(arrived) && may_pass_node())
     }
 }
 

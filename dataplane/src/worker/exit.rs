@@ -74,9 +74,8 @@ pub(super) fn route(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option
 /// Returns the next hop to the destination. Link-local addresses are only valid on one link (RFC 4291 §2.5.6), so routes do not apply to
 /// them: they lead to the owning port, or between node and uplink, which share a link.
 fn hop(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<Hop> {
-    let IpAddr::V6(v6) = dst else { return snapshot.routes().find(dst) };
-    if !v6.is_unicast_link_local() {
-        return snapshot.routes().find(dst);
+    if !matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+        return snapshot.routes().find(dst).map(|hop| from_node(snapshot, in_port, hop));
     }
     let port = match snapshot.port(in_port)?.kind {
         _ if snapshot.owner(dst).is_some() => snapshot.owner(dst),
@@ -85,6 +84,13 @@ fn hop(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<Hop> {
         PortKind::Uplink => snapshot.host(),
     };
     port.map(Hop::direct)
+}
+
+/// Returns the next hop of a packet received on `in_port`. What the node sends to an uplink that shares the host port's interface returns to
+/// the node: the answers to its kernel's sockets come to its kernel.
+fn from_node(snapshot: &Snapshot, in_port: PortId, hop: Hop) -> Hop {
+    let is_back = snapshot.host() == Some(in_port) && snapshot.shared_uplink() == Some(hop.port);
+    if is_back && !hop.is_unreachable() { Hop::direct(in_port) } else { hop }
 }
 
 /// Returns the verdict for a packet that policy allows. `is_unreachable` tells whether no host has its destination. Policy comes before

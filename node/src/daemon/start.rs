@@ -17,7 +17,7 @@ use crate::audit::{self, Audit};
 use crate::capture::Capture;
 use crate::composer::Composer;
 use crate::config::{Config, Poll, PortEntry, buffers};
-use crate::datapath::{DatapathConfig, LinuxDatapath};
+use crate::datapath::{DatapathConfig, LinuxDatapath, SharedUplink};
 use crate::host_port::HostPort;
 use crate::hubble;
 use crate::interfaces::thread::{self as interfaces};
@@ -96,7 +96,7 @@ impl Daemon {
         let known = composer.remote_nodes();
         next_hops.check(known.as_deref().unwrap_or_default(), &config);
         host_port.iter_mut().for_each(|port| port.lead(composer.destinations()));
-        let mut remote_nodes = RemoteNodes::new(&config);
+        let mut remote_nodes = RemoteNodes::new(&config, kernel.tc.clone());
         if let Some((remote, nodes)) = remote_nodes.as_mut().zip(known) {
             remote.lead(nodes, &composer.destinations());
         }
@@ -115,7 +115,9 @@ impl Daemon {
         composer.judge_flows_by(&vswitch);
         let Kernel { tc, flow_cache, claim } = kernel;
         let (mode, big_tcp) = (config.mode, config.big_tcp.map(|bytes| (bytes, config.uplink())));
-        let datapath = DatapathConfig { mode, big_tcp, force: args.force, umem, flow_cache, tc: tc.clone() };
+        let shared_uplink = SharedUplink::of(&config);
+        let datapath =
+            DatapathConfig { mode, big_tcp, force: args.force, umem, flow_cache, tc: tc.clone(), shared_uplink };
         let (tell, notices) = crossbeam_channel::unbounded();
         let datapath = LinuxDatapath::new(datapath, Arc::clone(&vswitch), Arc::clone(&composer), tell.clone());
         let (health, hubble) = (state.health(), hubble::Endpoint::bind(&config.hubble, &state)?);
@@ -185,7 +187,14 @@ impl Daemon {
 
 /// Returns the view of a port that is not open yet.
 fn closed(entry: &PortEntry) -> PortView {
-    PortView { name: entry.name.clone(), kind: entry.kind, mac: entry.mac, link: None, is_gone: false }
+    PortView {
+        name: entry.name.clone(),
+        kind: entry.kind,
+        mac: entry.mac,
+        link: None,
+        is_gone: false,
+        shares_host: false,
+    }
 }
 
 fn vswitch_config(

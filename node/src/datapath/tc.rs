@@ -10,6 +10,8 @@ use bulkhead_dataplane::io::{FlowSlot, KernelFlows, LinkStatus, TcAttachment, Tc
 
 use super::big_tcp::{BigTcp, EarlierLimits};
 use super::flow_cache::{Account, Accounts};
+use super::shared_uplink::SharedUplink;
+use super::{Handover, NewPort};
 use crate::config::PortEntry;
 use crate::interfaces::{AttachError, OpenError};
 use crate::links::Pace;
@@ -82,6 +84,8 @@ pub(super) struct TcOpening {
     pub(super) slot: FlowSlot,
     /// The message to log once the workers forward the port's packets.
     pub(super) said: String,
+    /// The uplink on the host port's interface, which opens with the host port. `None` for other ports, and without such an uplink.
+    pub(super) uplink: Option<NewPort>,
 }
 
 /// The state that all ports with tc programs share.
@@ -90,12 +94,17 @@ pub(super) struct TcPorts {
     datapath: Arc<TcDatapath>,
     big_tcp: Option<BigTcp>,
     pub(super) accounts: Accounts,
+    pub(super) shared_uplink: Option<SharedUplink>,
 }
 
 impl TcPorts {
-    /// Creates the state without any attachment. `big_tcp` is the maximum size in bytes of pods' TCP packets, and the uplink's interface. With
+    /// Creates the state without any attachment. `shared_uplink` is the uplink on the host port's interface. `big_tcp` is the maximum size in bytes of pods' TCP packets, and the uplink's interface. With
     /// `None`, the limits are restored that a previous process changed.
-    pub(super) fn new(datapath: Arc<TcDatapath>, big_tcp: Option<(u32, Option<Arc<str>>)>) -> Self {
+    pub(super) fn new(
+        datapath: Arc<TcDatapath>,
+        big_tcp: Option<(u32, Option<Arc<str>>)>,
+        shared_uplink: Option<SharedUplink>,
+    ) -> Self {
         let earlier = datapath.pins().and_then(EarlierLimits::below);
         let big_tcp = match big_tcp {
             Some((bytes, uplink)) => Some(BigTcp::new(bytes, uplink, earlier)),
@@ -109,11 +118,18 @@ impl TcPorts {
             }
         };
         let accounts = Accounts::new(Some(Arc::clone(&datapath) as Arc<dyn KernelFlows>));
-        Self { datapath, big_tcp, accounts }
+        Self { datapath, big_tcp, accounts, shared_uplink }
     }
 
     pub(super) fn attach(&self, entry: &PortEntry, link: &LinkStatus) -> Result<TcOpenable, AttachError> {
         let attached = TcAttachment::new(&self.datapath, &entry.interface, entry.kind);
+        let is_shared = self.shared_uplink.as_ref().is_some_and(|uplink| uplink.is_with(entry));
+        let attached = attached.and_then(|mut attachment| {
+            if is_shared {
+                attachment.add_nodes(&entry.interface)?;
+            }
+            Ok(attachment)
+        });
         let attachment = attached.map_err(|error| match error {
             XskError::NoInterface { .. } => AttachError::Gone,
             error => AttachError::Refused(error.to_string()),
@@ -138,16 +154,29 @@ impl TcPorts {
         if let Some(big_tcp) = &mut self.big_tcp {
             big_tcp.open(entry);
         }
+        let shared = self.shared_uplink.as_mut().filter(|uplink| uplink.is_with(entry));
+        let uplink = match shared.map(|uplink| uplink.open(link, attachment, &self.accounts)) {
+            None | Some(Ok(None)) => None,
+            Some(Ok(Some(slot))) => {
+                let said =
+                    format!("port uplink is open: pods of other nodes, on the links of the node's kernel ({entry})");
+                Some(NewPort { name: "uplink".into(), handover: Handover::Tc(slot), said })
+            }
+            Some(Err(error)) => return Err(OpenError::Refused(error)),
+        };
         let slot = attachment.slot();
         *account = self.accounts.begin(Some(slot));
         let said = format!("port {entry} is open: interface {}, MTU {}", link.index, link.mtu.min(u16::MAX.into()));
-        Ok(TcOpening { slot, said })
+        Ok(TcOpening { slot, said, uplink })
     }
 
     /// Keeps the counts of a closed port, after all workers have released it.
     pub(super) fn end(&mut self, entry: &PortEntry, attachment: &mut TcOpenable) {
         if let Some(account) = attachment.account.take() {
             self.accounts.end(&entry.name, &account);
+        }
+        if let Some(uplink) = self.shared_uplink.as_mut().filter(|uplink| uplink.is_with(entry)) {
+            uplink.close(&mut self.accounts);
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::LinkEvent;
 use bulkhead_dataplane::vswitch::VswitchEvent;
 use crossbeam_channel::{Receiver, Sender, select};
@@ -15,7 +16,7 @@ use crossbeam_channel::{Receiver, Sender, select};
 use super::{InterfaceCounters, Interfaces, PortStatus};
 use crate::composer::Composer;
 use crate::config::{PortEntry, RouteEntry};
-use crate::datapath::{self, Accounts, Cached, LinuxDatapath};
+use crate::datapath::{self, Accounts, Cached, LinuxDatapath, SharedUplink};
 use crate::links::{LinkMessages, Links};
 use crate::log;
 use crate::notice::{Notice, Obituary};
@@ -62,13 +63,14 @@ pub(crate) struct Report {
 /// The interfaces after the thread's end. Dropping the value detaches from them.
 pub(crate) struct Stopped {
     interfaces: Interfaces<LinuxDatapath>,
-    accounts: Accounts,
+    accounts: (Accounts, Option<SharedUplink>),
 }
 
 impl Stopped {
     /// Returns the counters, without the ports' statuses.
     pub(crate) fn report(&self) -> Report {
-        let cached = datapath::cached(&self.accounts, &self.interfaces);
+        let (accounts, uplink) = &self.accounts;
+        let cached = datapath::cached(accounts, uplink.as_ref(), &self.interfaces);
         Report { counters: self.interfaces.counters, cached, ports: Vec::new() }
     }
 }
@@ -309,7 +311,10 @@ impl Owner {
     }
 
     fn publish(&self) -> bool {
-        let is_in_force = self.composer.set_ports(self.interfaces.view(), Some(self.routes.clone()));
+        let mut ports = self.interfaces.view();
+        let host = ports.iter().find(|port| port.kind == PortKind::Host).and_then(|port| port.link);
+        ports.extend(self.datapath.uplink_view(host));
+        let is_in_force = self.composer.set_ports(ports, Some(self.routes.clone()));
         // Fails only at shutdown.
         let _ = self.notices.send(Notice::Ports);
         is_in_force

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 
-use bulkhead_dataplane::io::{Encapsulation, MAIN_TABLE, OwnRoute, PORT_TABLE, Reach, TUNNEL_TABLE, links, reach};
+use bulkhead_dataplane::io::{
+    Encapsulation, MAIN_TABLE, NodeHop, OwnRoute, PORT_TABLE, Reach, TUNNEL_TABLE, links, reach,
+};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::RemoteNode;
@@ -59,7 +61,8 @@ impl Links {
 impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
     /// Chooses the ways to these nodes.
     pub(super) fn plan(&self, nodes: &[RemoteNode], mode: EncapsulationMode) -> Plan {
-        let mut plan = Plan { ways: Vec::new(), problems: BTreeSet::new(), tunnel_mtu: DEFAULT_MTU - OVERHEAD_V4 };
+        let (ways, problems, link_mtus) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
+        let mut plan = Plan { ways, problems, link_mtus, tunnel_mtu: DEFAULT_MTU - OVERHEAD_V4 };
         for node in nodes {
             self.add_node(node, mode, &mut plan);
         }
@@ -94,6 +97,9 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
                 // The network routes these pods.
                 Ok(None) => {}
                 Ok(Some(way)) => {
+                    if let Way::Route { interface, .. } = way {
+                        plan.link_mtus.insert(interface, self.mtu(interface));
+                    }
                     let own = node.first_addresses().find(|address| address.is_ipv4() == is_v4);
                     plan.ways.push((way, networks, own));
                 }
@@ -169,6 +175,8 @@ pub(super) struct Plan {
     ways: Vec<(Way, Vec<IpNet>, Option<IpAddr>)>,
     /// A message for each node and family without a way.
     pub(super) problems: BTreeSet<String>,
+    /// The MTU in bytes of each link with a way over it, by interface index.
+    link_mtus: BTreeMap<u32, u32>,
     /// The tunnel's MTU in bytes: what the smallest link below it leaves, at least 1,280.
     pub(super) tunnel_mtu: u32,
 }
@@ -178,6 +186,25 @@ impl Plan {
     pub(super) fn counts(&self) -> [usize; 2] {
         let tunneled = self.ways.iter().filter(|(way, ..)| matches!(way, Way::Tunnel { .. })).count();
         [self.ways.len() - tunneled, tunneled]
+    }
+
+    /// Returns the next hops past the node's network stack, by network. `tunnel` and `sources` are as for [`routes`](Self::routes).
+    pub(super) fn hops(&self, tunnel: Option<(u32, u32)>, sources: &[IpAddr]) -> BTreeMap<IpNet, NodeHop> {
+        let mut hops = BTreeMap::new();
+        for (way, networks, _) in &self.ways {
+            let hop = match *way {
+                Way::Route { gateway, interface } => {
+                    let mtu = self.link_mtus.get(&interface).copied().unwrap_or(DEFAULT_MTU);
+                    Some(NodeHop::Link { interface, neighbor: gateway, mtu })
+                }
+                Way::Tunnel { remote, .. } => tunnel.map(|(interface, vni)| {
+                    let local = sources.iter().copied().find(|source| source.is_ipv4() == remote.is_ipv4());
+                    NodeHop::Tunnel { interface, vni, local, remote, mtu: self.tunnel_mtu }
+                }),
+            };
+            hops.extend(hop.iter().flat_map(|&hop| networks.iter().map(move |network| (network.trunc(), hop))));
+        }
+        hops
     }
 
     /// Returns the routes that the kernel should have. `tunnel` is the tunnel's interface and VNI. If it is `None`, routes through the tunnel are
@@ -262,6 +289,22 @@ mod tests {
         assert_eq!(ways(&always)[..2], ["10.2.0.0/24 tunnel 192.0.2.2 2", "fd00:2::/64 tunnel 2001:db8::2 2"]);
         let never = planned(&nodes, Never);
         assert_eq!((ways(&never), never.problems.len()), (vec![near_v4.to_owned(), near_v6.to_owned()], 0));
+    }
+
+    #[test]
+    fn the_programs_get_the_next_hop_of_each_network() {
+        let nodes = [
+            node("near", &["192.0.2.2"], &["10.2.0.0/24"]),
+            node("far", &["198.51.100.3"], &["10.3.0.0/24", "fd00:3::/64"]),
+        ];
+        let plan = planned(&nodes, EncapsulationMode::Auto);
+        let [local, remote, neighbor] = ["192.0.2.1", "198.51.100.3", "192.0.2.2"].map(|text| text.parse().unwrap());
+        let link = NodeHop::Link { interface: 2, neighbor, mtu: 1500 };
+        let tunnel = NodeHop::Tunnel { interface: 9, vni: 1, local: Some(local), remote, mtu: 1350 };
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let expected = [(net("10.2.0.0/24"), link), (net("10.3.0.0/24"), tunnel), (net("fd00:3::/64"), tunnel)];
+        assert_eq!(plan.hops(Some((9, 1)), &[local]), expected.into());
+        assert_eq!(plan.hops(None, &[local]), [expected[0]].into(), "there is no tunnel");
     }
 
     #[test]

@@ -102,6 +102,34 @@ pub(super) enum Place {
     Ended,
     /// The flow's idle timeout is in a register.
     Timed,
+    /// The packet goes to a pod of another node.
+    ToNodes,
+    /// The packet is IPv6 and goes to a pod of another node.
+    ToNodesV6,
+    /// The destination is in the key of a next hop.
+    FindHop,
+    /// The next hop is a node behind the tunnel.
+    Tunneled,
+    /// The node's kernel forwards the packet.
+    Indirect,
+    /// The source is in the key of a next hop.
+    FindSource,
+    FindSourceV6,
+    /// [`FindSource`](Self::FindSource), for a packet without a flow.
+    FindOpening,
+    FindOpeningV6,
+    /// The destination of a packet without a flow is in the key of a next hop.
+    FindOwn,
+    FindOwnV6,
+    /// The packet is TCP or UDP.
+    Transport,
+    TransportV6,
+    /// The length of the packet, or of each of its segments, is in a register.
+    Sized,
+    /// The packet is another node's and goes to a worker.
+    ToWorker,
+    /// The node's kernel gets the packet unchanged.
+    Pass,
 }
 use Place::{Datagram, HasAck, Known, Miss, Segment, Told, ToldV6, V6};
 

@@ -100,6 +100,10 @@ pub(super) mod cells {
     /// tc programs only: idle timeouts of TCP flows after one FIN, and after both FINs or a reset, in nanoseconds.
     pub(in crate::io::xsk) const HALF_CLOSED: i32 = 64;
     pub(in crate::io::xsk) const CLOSED: i32 = 72;
+    /// tc programs only: the slot of the port to other nodes, 4 bytes; 0 without one.
+    pub(in crate::io::xsk) const NODES_SLOT: i32 = 80;
+    /// tc programs only: the MAC addresses of frames that the node's kernel sends to the host port, destination first, 12 bytes.
+    pub(in crate::io::xsk) const NODES_ADDRESSES: i32 = 88;
     /// Per slot: the egress (interface index and `how`, 4 bytes each), and the time until which the port's slow path limit is used.
     pub(in crate::io::xsk) const SLOT: i32 = 128;
     /// One cache line per slot, as different cores write them.

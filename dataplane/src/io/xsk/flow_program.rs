@@ -19,7 +19,7 @@ use super::flow_headers::Place::{self, Drop, End, Miss, MissAgain};
 use super::flow_headers::{Extent, clear_key, parse, rewrite};
 use super::flow_layout::value;
 use super::flow_stack::{CONTEXT, DATA, DATA_END, PACKETS, STACK, VALUE};
-use super::flow_steps::{begin, check_lease, count, find};
+use super::flow_steps::{begin, check_addresses, check_lease, count, find};
 use super::flow_table::FlowTable;
 use super::flow_translation::{change_checksum, translate};
 use super::instruction::Operation::Add;
@@ -65,7 +65,8 @@ pub(super) fn instructions(maps: Maps<'_>, slot: FlowSlot) -> Vec<Instruction> {
     program.push([Instruction::set(2, i32::from(slot.0))]);
     clear_key(&mut program, 2);
     parse(&mut program, Extent::Buffer);
-    find(&mut program, maps.table);
+    find(&mut program, maps.table, |_| {});
+    check_addresses(&mut program);
     fit(&mut program);
     begin(&mut program, maps.table, Miss);
     check_lease(&mut program, Miss);

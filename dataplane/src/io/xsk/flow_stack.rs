@@ -43,3 +43,8 @@ pub(super) const SEQUENCE: i16 = PEER_KEY - 8;
 /// The length in bytes of the jumbo header before the packet's transport header: 0 if there is none, as always in XDP programs, else
 /// [`JUMBO_HEADER`](super::flow_headers::JUMBO_HEADER). 8 bytes on the stack.
 pub(super) const JUMBO: i16 = SEQUENCE - 8;
+/// tc programs only: the key of a lookup among next hops to other nodes, 20 bytes. Its address, from the fifth byte on, is aligned to 8 bytes.
+pub(super) const HOP_KEY: i16 = JUMBO - 20;
+/// tc programs only: 1 if the packet's flow is known, else 0, 8 bytes.
+pub(super) const IS_KNOWN: i16 = HOP_KEY - 12;
+const _: () = assert!((HOP_KEY + 4) % 8 == 0 && IS_KNOWN % 8 == 0);

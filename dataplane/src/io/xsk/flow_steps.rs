@@ -4,7 +4,7 @@
 //!   value = copy of flows[key], with the translation only if it has one
 //!   flows[key] is still the same entry                                      | else: miss
 //!   epochs[value.from] <= value.from_epoch, epochs[value.to] <= value.to_epoch | else: miss
-//!   the frame's MAC addresses = value.received                              | else: miss
+//!   the frame's MAC addresses = value.received (not of other nodes' frames)  | else: miss
 //!   unless value has begun before:
 //!     value has a handshake:
 //!       handshakes[value.latch].has_ended                                       | else:
@@ -52,8 +52,9 @@ pub(super) fn ask_time(program: &mut Assembler<Place>) {
     program.push([Instruction::call(function::COARSE_TIME)]);
 }
 
-/// Copies the flow to the stack and checks epochs and MAC addresses. Jumps to `Miss` on failure. Stores the time.
-pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
+/// Copies the flow to the stack and checks its epochs. Jumps to `Miss` on failure. Stores the time. `found` emits additional steps for a flow
+/// that is on the stack, before the checks.
+pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable, found: impl FnOnce(&mut Assembler<Place>)) {
     look_up(program, &table.flows, KEY);
     program.jump_if(0, Equal, 0, Miss);
     program.push([Instruction::copy(AT, 0)]);
@@ -68,6 +69,7 @@ pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
     still_there(program, table);
     program.push([Instruction::set(IS_TRANSLATED, 1)]);
     program.place(Found);
+    found(program);
     for (port, epoch) in [(value::FROM, value::FROM_EPOCH), (value::TO, value::TO_EPOCH)] {
         program.load(Short, 2, STACK, VALUE + port);
         program.apply(ShiftLeft, 2, 3);
@@ -77,13 +79,17 @@ pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
         program.load(Double, 2, STACK, VALUE + epoch);
         program.jump_if_register(1, Greater, 2, Miss);
     }
+    ask_time(program);
+    program.store(Double, STACK, 0, NOW);
+}
+
+/// Jumps to `Miss` unless the packet has the MAC addresses of the flow on the stack.
+pub(super) fn check_addresses(program: &mut Assembler<Place>) {
     for (width, at) in [(Double, 0), (Word, 8)] {
         program.load(width, 1, DATA, at);
         program.load(width, 2, STACK, VALUE + value::RECEIVED + at);
         program.jump_if_register(1, Differs, 2, Miss);
     }
-    ask_time(program);
-    program.store(Double, STACK, 0, NOW);
 }
 
 /// Jumps to `over` if the flow's lease is over.

@@ -18,8 +18,12 @@ pub(super) const MAP_PERCPU_ARRAY: u32 = 6;
 pub(super) const MAP_LRU_HASH: u32 = 9;
 /// `BPF_MAP_TYPE_DEVMAP`: target interfaces of redirects, by key.
 pub(super) const MAP_INTERFACES: u32 = 14;
+/// `BPF_MAP_TYPE_LPM_TRIE`: finds the longest prefix of a key. Requires [`NO_PREALLOC`].
+pub(super) const MAP_TRIE: u32 = 11;
 /// `BPF_MAP_TYPE_XSKMAP`.
 pub(super) const MAP_XSK: u32 = 17;
+/// `BPF_F_NO_PREALLOC`: the map's memory grows with its entries.
+pub(super) const NO_PREALLOC: u32 = 1;
 /// `BPF_F_MMAPABLE`: the values can be mapped into the process (Linux 5.5).
 pub(super) const MAPPABLE: u32 = 1 << 10;
 

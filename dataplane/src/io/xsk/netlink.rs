@@ -293,6 +293,14 @@ pub(super) fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
+/// Returns the bytes of an IPv6 address, or of an IPv4 address in its mapped form.
+pub(super) fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
 /// Iterates over attributes: type and value. Stops at a truncated one.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     /// The bits of an attribute's type. The upper two bits are flags.

@@ -181,6 +181,33 @@ fn a_flow_between_pods_is_added_with_what_was_done_to_its_packet() {
 }
 
 #[test]
+fn a_flow_of_a_shared_uplink_that_came_by_the_node_is_added_where_its_next_packets_come_from() {
+    let cache = Arc::new(Recorded::default());
+    let mut ports = live_ports();
+    let kernel = [2, 0, 0, 0, 0, 9];
+    for id in [UPLINK, HOST] {
+        (ports[id.index()].mac, ports[id.index()].link) = (Some(kernel), ports[HOST.index()].link);
+    }
+    ports[UPLINK.index()].shares_host = true;
+    let mut node = start_with(&cache, None, snapshot_of(4, ports));
+    let request = from_a(&udp("10.0.0.1", "8.8.8.8", 53));
+    let mut answer = udp("8.8.8.8", "10.0.0.1", 53);
+    answer[20..24].rotate_left(2);
+    let answer = [&own_mac(1)[..], &kernel, &ethernet(kernel, 0x0800, &answer)[12..]].concat();
+    for _ in 0..3 {
+        node.send(A, &request);
+        node.receive(UPLINK);
+        node.send(HOST, &answer);
+        node.receive(A);
+    }
+    let flows = cache.flows();
+    let back = flows.iter().find(|flow| flow.to == slot(A)).unwrap_or_else(|| panic!("{flows:?}"));
+    assert_eq!((back.from, back.ports), (slot(UPLINK), [UPLINK, A]));
+    assert!(flows.iter().all(|flow| flow.from != slot(HOST)), "{flows:?}");
+    node.stop();
+}
+
+#[test]
 fn tcp_is_added_with_its_syn_ack_and_between_its_handshake_and_its_end_in_both_directions() {
     let cache = Arc::new(Recorded::default());
     let mut node = start(&cache, None);

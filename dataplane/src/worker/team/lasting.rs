@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
+use super::super::exit;
 use super::{Affinity, Pending, Worker, WorkerConfig};
 use crate::session::{Budget, SessionMemoryError};
 use crate::session::{NOWHERE, Stored};
@@ -75,5 +76,7 @@ fn ports(snapshot: &Snapshot, stored: &Stored) -> (PortId, PortId) {
         PortKind::Host => snapshot.host(),
     };
     let in_port = snapshot.owner(source).or_else(same_kind);
-    (in_port.unwrap_or(NOWHERE), snapshot.routes().lookup(destination).unwrap_or(NOWHERE))
+    let out =
+        in_port.map_or_else(|| snapshot.routes().lookup(destination), |port| exit::route(snapshot, port, destination));
+    (in_port.unwrap_or(NOWHERE), out.unwrap_or(NOWHERE))
 }

@@ -96,6 +96,26 @@ fn a_session_stays_with_the_uplink_when_uplink_and_host_swap_their_numbers() {
 }
 
 #[test]
+fn packets_of_a_shared_uplink_may_come_by_the_node_and_answers_leave_where_the_first_packet_came_from() {
+    let mut bed = Bed::new();
+    let mut ports = ports();
+    ports[UPLINK.index()].shares_host = true;
+    bed.snapshot = snapshot_of(2, ports);
+    assert_eq!(bed.verdict(A, &tcp("10.0.0.1", "8.8.8.8", 40_000, 80, SYN)), Verdict::Forward(UPLINK));
+    let answer = tcp("8.8.8.8", "10.0.0.1", 80, 40_000, SYN | ACK);
+    assert_eq!([UPLINK, HOST].map(|port| bed.verdict(port, &answer)), [Verdict::Forward(A); 2]);
+    assert_eq!(bed.verdict(B, &answer), dropped(DropReason::SpoofedSource));
+    // The node's kernel has translated the destination, and must see the answer.
+    assert_eq!(bed.verdict(HOST, &tcp("8.8.4.4", "10.0.0.1", 40_000, 80, SYN)), Verdict::Forward(A));
+    let answer = tcp("10.0.0.1", "8.8.4.4", 80, 40_000, SYN | ACK);
+    assert_eq!(bed.verdict(A, &answer), Verdict::Forward(HOST));
+    let through_service = udp("192.168.0.1", "9.9.9.9", 53);
+    assert_eq!(bed.verdict(HOST, &through_service), dropped(DropReason::BackToSender), "the node has its own routes");
+    let next = tcp("8.8.4.4", "10.0.0.1", 40_000, 80, ACK);
+    assert_eq!(bed.verdict(UPLINK, &next), dropped(DropReason::TcpWithoutSession));
+}
+
+#[test]
 fn a_pods_session_does_not_pass_to_the_pod_that_gets_its_port_number() {
     let mut bed = open_session();
     let mut ports = ports();

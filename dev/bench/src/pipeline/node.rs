@@ -45,6 +45,7 @@ impl Node {
             hairpin_table: None,
             link: Some(Link { mac: own_mac(number), mtu: 1500 }),
             is_gone: false,
+            shares_host: false,
         };
         let host = Ipv4Addr::new(192, 168, 0, 1);
         let ports = vec![

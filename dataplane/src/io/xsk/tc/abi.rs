@@ -30,10 +30,15 @@ pub(super) mod function {
     pub(in crate::io::xsk::tc) const CHANGE_TYPE: i32 = 32;
     pub(in crate::io::xsk::tc) const PULL_DATA: i32 = 39;
     pub(in crate::io::xsk::tc) const CSUM_UPDATE: i32 = 40;
+    pub(in crate::io::xsk::tc) const SET_TUNNEL_KEY: i32 = 21;
+    /// `bpf_redirect_neigh`, since Linux 5.10.
+    pub(in crate::io::xsk::tc) const REDIRECT_NEIGH: i32 = 152;
     /// `bpf_redirect_peer`, since Linux 5.10.
     pub(in crate::io::xsk::tc) const REDIRECT_PEER: i32 = 155;
 }
 
+/// `TC_ACT_UNSPEC`: the next filter decides.
+pub(super) const NEXT: i32 = -1;
 /// `TC_ACT_SHOT`.
 pub(super) const SHOT: i32 = 2;
 

@@ -12,6 +12,9 @@ use crate::io::xsk::error::XskError;
 use crate::io::xsk::link::LinkInfo;
 use crate::io::xsk::{namespace, netlink};
 
+/// The key of the port to other nodes in the map of ports, which no interface has as its index.
+pub(super) const NODES: u32 = 0;
+
 /// An interface attached to the data path, until this is dropped or the process ends. The port is closed at first; a closed port drops all
 /// packets.
 #[derive(Debug)]
@@ -22,6 +25,8 @@ pub struct TcAttachment {
     guard: Option<Attached>,
     slot: FlowSlot,
     how: u32,
+    /// The slot of the port to other nodes, which shares the host port's interface. `None` for other ports, and without such a port.
+    nodes: Option<FlowSlot>,
     /// The interface's index when the port was opened. `None` while the port is closed.
     open_as: Option<u32>,
 }
@@ -44,7 +49,7 @@ impl TcAttachment {
         if let Some(slot) = datapath.left().remove(&info.index) {
             if let Some((ingress, guard)) = take_over(datapath, info.index, is_guarded) {
                 let (datapath, open_as) = (Arc::clone(datapath), Some(info.index));
-                return Ok(Self { datapath, ingress, guard, slot, how, open_as });
+                return Ok(Self { datapath, ingress, guard, slot, how, nodes: None, open_as });
             }
             datapath.set_way(slot, 0, how::CLOSED);
             datapath.close_port(info.index).map_err(failed("close what was left open"))?;
@@ -56,7 +61,18 @@ impl TcAttachment {
             XskError::at_tc(name, source)
         });
         let (ingress, guard) = links?;
-        Ok(Self { datapath: Arc::clone(datapath), ingress, guard, slot, how, open_as: None })
+        Ok(Self { datapath: Arc::clone(datapath), ingress, guard, slot, how, nodes: None, open_as: None })
+    }
+
+    /// Makes the interface, which must be the host port's, also that of the port to other nodes. `name` is for the error.
+    ///
+    /// # Errors
+    /// [`XskError::NoSlot`] if all slots are in use.
+    pub fn add_nodes(&mut self, name: &str) -> Result<(), XskError> {
+        let left = self.datapath.left().remove(&NODES);
+        let slot = left.or_else(|| self.datapath.table.take_slot());
+        self.nodes = Some(slot.ok_or_else(|| XskError::NoSlot { interface: name.to_owned() })?);
+        Ok(())
     }
 
     /// Opens the port in both directions. Must be called in the interface's network namespace.
@@ -77,8 +93,28 @@ impl TcAttachment {
         Ok(())
     }
 
-    /// Closes the port. The programs then drop its packets in both directions.
+    /// Opens the port to other nodes, if the interface has one. The host port must be open. `addresses` are the MAC addresses of frames that
+    /// the node's kernel sends to the host port, destination first. Returns the port's slot.
+    ///
+    /// # Errors
+    /// If the kernel refuses. The port stays closed.
+    pub fn open_to_nodes(&self, addresses: [u8; 12]) -> io::Result<Option<FlowSlot>> {
+        let (Some(slot), Some(index)) = (self.nodes, self.open_as) else { return Ok(None) };
+        self.datapath.open_port(NODES, slot)?;
+        self.datapath.set_nodes_addresses(addresses);
+        self.datapath.set_way(slot, index, how::NODES);
+        self.datapath.set_nodes_slot(slot);
+        Ok(Some(slot))
+    }
+
+    /// Closes the port, and the one to other nodes. The programs then drop its packets in both directions.
     pub fn close(&mut self) {
+        if let Some(slot) = self.nodes {
+            self.datapath.set_nodes_slot(FlowSlot(0));
+            self.datapath.set_way(slot, 0, how::CLOSED);
+            // As below.
+            let _ = self.datapath.close_port(NODES);
+        }
         self.datapath.set_way(self.slot, 0, how::CLOSED);
         if let Some(index) = self.open_as.take() {
             // Fails only if the entry is already gone.
@@ -172,5 +208,6 @@ impl Drop for TcAttachment {
         // Detaching the last filter also removes the queueing discipline.
         [self.guard.as_ref(), Some(&self.ingress)].into_iter().flatten().for_each(Attached::detach);
         self.datapath.table.give_slot(self.slot);
+        self.nodes.iter().for_each(|&slot| self.datapath.table.give_slot(slot));
     }
 }

@@ -7,7 +7,7 @@
 //!   slots[tag] is open                           | else: drop
 //!   pop the tag
 //!   PACKET_OTHERHOST: set PACKET_HOST, as the MAC address is the port's and not the trunk's
-//!   to a pod: return bpf_redirect_peer(way), else: return bpf_redirect(way)
+//!   to a pod: return bpf_redirect_peer(way); to other nodes: to_nodes; else: return bpf_redirect(way)
 //! ```
 //!
 //! Tc egress of a pod's interface, on the node:
@@ -29,8 +29,8 @@ use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{SERVICE_TAG, SHOT, context, function};
-use super::how;
-use super::ingress::hand_over;
+use super::ingress::redirect;
+use super::{how, to_nodes};
 
 /// Stack offset of the egress interface's index and how to send to it ([`super::how`]), 8 bytes together.
 const WAY: i16 = -8;
@@ -38,7 +38,7 @@ const WAY: i16 = -8;
 const SCRATCH: i16 = -16;
 
 /// Builds the program at the trunk's first end, which delivers packets from workers to ports.
-pub(super) fn to_ports(table: &FlowTable) -> Vec<Instruction> {
+pub(super) fn to_ports(table: &FlowTable, hops: &Map) -> Vec<Instruction> {
     /// `PACKET_HOST`, `PACKET_OTHERHOST`.
     const HOST: i32 = 0;
     const OTHER_HOST: i32 = 3;
@@ -64,7 +64,9 @@ pub(super) fn to_ports(table: &FlowTable) -> Vec<Instruction> {
     program.jump_if(1, Differs, OTHER_HOST, Known);
     program.push([Instruction::copy(1, CONTEXT), Instruction::set(2, HOST), Instruction::call(function::CHANGE_TYPE)]);
     program.place(Known);
-    hand_over(&mut program, WAY);
+    redirect(&mut program, WAY);
+    let length = |program: &mut Assembler<Place>| program.load(Word, 1, CONTEXT, context::LEN);
+    to_nodes::send(&mut program, hops, WAY, true, length);
     drop_and_end(program)
 }
 

@@ -29,13 +29,21 @@ const PROGRAM_ID: u16 = 11;
 /// The handle of the vswitch's filters, a fixed random number that no other program uses.
 const HANDLE: u32 = 0xb01c_4ead;
 /// The preference 1, which runs first, and `ETH_P_ALL` in network order.
-const INFO: u32 = 1 << 16 | (libc::ETH_P_ALL as u32).to_be() >> 16;
+const INFO: u32 = info(1);
+/// The preference 2, for a filter behind one of the vswitch's.
+const BEHIND: u32 = info(2);
+
+const fn info(preference: u32) -> u32 {
+    preference << 16 | (libc::ETH_P_ALL as u32).to_be() >> 16
+}
 
 /// An attached filter. Dropping this keeps the filter.
 #[derive(Debug)]
 pub(in crate::io::xsk) struct Filter {
     hook: Hook,
     interface: u32,
+    /// [`INFO`] or [`BEHIND`].
+    info: u32,
     program: u32,
     /// Whether the vswitch created the queueing discipline, for this filter or the port's other one.
     owns_qdisc: bool,
@@ -53,8 +61,20 @@ impl Filter {
         name: &str,
         interface: u32,
     ) -> io::Result<Self> {
+        Self::attach_as(INFO, hook, program, name, interface)
+    }
+
+    /// Like [`attach`](Self::attach), for a program that runs after that of `attach` if that one returns `TC_ACT_UNSPEC`.
+    ///
+    /// # Errors
+    /// As of `attach`.
+    pub(super) fn attach_behind(hook: Hook, program: BorrowedFd<'_>, name: &str, interface: u32) -> io::Result<Self> {
+        Self::attach_as(BEHIND, hook, program, name, interface)
+    }
+
+    fn attach_as(info: u32, hook: Hook, program: BorrowedFd<'_>, name: &str, interface: u32) -> io::Result<Self> {
         let owns_qdisc = make_qdisc(interface)?;
-        let filter = Self { hook, interface, program: bpf::program_id(program)?, owns_qdisc };
+        let filter = Self { hook, interface, info, program: bpf::program_id(program)?, owns_qdisc };
         let mut options = Vec::new();
         attribute(&mut options, PROGRAM, &program.as_raw_fd().cast_unsigned().to_ne_bytes());
         attribute(&mut options, NAME, &[name.as_bytes(), b"\0"].concat());
@@ -80,7 +100,9 @@ impl Filter {
 
     /// Returns the interface's index. `None` if the filter is gone or has another program.
     pub(super) fn interface(&self) -> Option<u32> {
-        left(self.hook, self.interface).filter(|&(_, program)| program == self.program).map(|_| self.interface)
+        left(self.hook, self.interface, self.info)
+            .filter(|&(_, program)| program == self.program)
+            .map(|_| self.interface)
     }
 
     /// Removes the filter. Also removes the queueing discipline if the vswitch created it and it has no other filter.
@@ -94,19 +116,28 @@ impl Filter {
 
     /// Builds the `struct tcmsg` that identifies the filter.
     fn message(&self) -> Vec<u8> {
-        traffic_control(self.interface, HANDLE, parent(self.hook), INFO)
+        traffic_control(self.interface, HANDLE, parent(self.hook), self.info)
     }
 }
 
 /// Whether a previous process left a filter of this name at the hook, in the calling thread's network namespace.
 pub(super) fn is_left(hook: Hook, interface: u32, name: &str) -> bool {
-    left(hook, interface).is_some_and(|(left, _)| left == name.as_bytes())
+    left(hook, interface, INFO).is_some_and(|(left, _)| left == name.as_bytes())
 }
 
 /// Removes a previous process's filter of this name at a hook, except one with a program id in `own`. Returns whether there was one.
 pub(super) fn remove_left(hook: Hook, interface: u32, name: &str, own: &[u32]) -> bool {
-    let program = left(hook, interface).filter(|(left, program)| left == name.as_bytes() && !own.contains(program));
-    program.map(|(_, program)| Filter { hook, interface, program, owns_qdisc: true }.detach()).is_some()
+    let info = INFO;
+    let program =
+        left(hook, interface, info).filter(|(left, program)| left == name.as_bytes() && !own.contains(program));
+    program.map(|(_, program)| Filter { hook, interface, info, program, owns_qdisc: true }.detach()).is_some()
+}
+
+/// Removes a filter of [`Filter::attach_behind`] with this name at tc ingress. Returns whether there was one.
+pub(super) fn remove_left_behind(interface: u32, name: &str) -> bool {
+    let (hook, info) = (Hook::TcIngress, BEHIND);
+    let program = left(hook, interface, info).filter(|(left, _)| left == name.as_bytes());
+    program.map(|(_, program)| Filter { hook, interface, info, program, owns_qdisc: true }.detach()).is_some()
 }
 
 /// Removes a port's filters, with the queueing discipline if the vswitch created it and it has no other filter.
@@ -138,11 +169,11 @@ fn has_only(interface: u32, filters: &[Filter]) -> bool {
     asked && others == 0
 }
 
-/// Returns the name and program id of the vswitch's filter at this hook, attached by any process. `None` if there is none.
-fn left(hook: Hook, interface: u32) -> Option<(Vec<u8>, u32)> {
+/// Returns the name and program id of the vswitch's filter at this hook with this preference, attached by any process. `None` if there is none.
+fn left(hook: Hook, interface: u32, info: u32) -> Option<(Vec<u8>, u32)> {
     let mut found = None;
     // Fails if the interface, queueing discipline or filter does not exist.
-    let asked = get(libc::RTM_GETTFILTER, &traffic_control(interface, HANDLE, parent(hook), INFO), |message| {
+    let asked = get(libc::RTM_GETTFILTER, &traffic_control(interface, HANDLE, parent(hook), info), |message| {
         found = program_of(message);
     });
     found.filter(|_| asked.is_ok())

@@ -13,7 +13,7 @@
 //!   slots[flow.out] is open                                                          | else: miss
 //!   send a copy to a worker if a renewal is due (renewal)
 //!   count; translate (flow_translation); decrement the hop limit; set MAC addresses
-//!   to a pod: return bpf_redirect_peer(way), else: return bpf_redirect(way)
+//!   to a pod: return bpf_redirect_peer(way); to other nodes: to_nodes; else: return bpf_redirect(way)
 //!
 //! miss:
 //!   used = max(slots[port].used, now - saved) + cost * segments;  more than now      | count, drop
@@ -34,14 +34,15 @@
 //! `bpf_get_netns_cookie` returns that of the packet's socket, and helpers that look an interface up are restricted to GPL programs.
 
 use super::super::flow_headers::Place::{
-    self, Closed, Compare, Drop, End, Leased, Limited, Linear, Miss, Peer, Recent, Segments, Unleased, Unlimited,
+    self, Closed, Compare, Drop, End, Leased, Limited, Linear, Miss, Peer, Recent, Segments, ToNodes, Unleased,
+    Unlimited,
 };
 use super::super::flow_headers::{Extent, SHORTEST, clear_key, parse, rewrite};
 use super::super::flow_layout::{cells, traffic, value};
 use super::super::flow_stack::{
     CONTEXT, DATA, DATA_END, HEADERS, LENGTH, PACKETS, SCRATCH, SEQUENCE, SLOT, STACK, VALUE, WAY,
 };
-use super::super::flow_steps::{begin, check_lease, count, find, look_up};
+use super::super::flow_steps::{begin, check_addresses, check_lease, count, find, look_up};
 use super::super::flow_table::FlowTable;
 use super::super::flow_translation::translate;
 use super::super::instruction::Operation::Add;
@@ -51,13 +52,13 @@ use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{SHOT, context, function, load_ends};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
-use super::{away, checksum, handshake, how, renewal};
+use super::{away, checksum, handshake, how, renewal, to_nodes};
 
 /// Bytes of TCP over IPv6 headers without options. The program pulls as much if the linear part lacks UDP headers, as with some drivers.
 const PULLED: i32 = 74;
 
 /// Builds the program at tc ingress of ports' interfaces.
-pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
+pub(super) fn instructions(table: &FlowTable, ports: &Map, hops: &Map) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
     find_port(&mut program, ports);
@@ -69,7 +70,8 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     program.jump_if(1, Differs, 0, Miss);
     find_headers(&mut program);
     parse(&mut program, Extent::Context { len: context::LEN, gso_size: context::GSO_SIZE });
-    find(&mut program, table);
+    find(&mut program, table, |_| {});
+    check_addresses(&mut program);
     away::record_end(&mut program, table);
     fit(&mut program);
     handshake::answer(&mut program, table);
@@ -83,7 +85,7 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     count(&mut program, table);
     translate(&mut program, checksum::change);
     rewrite(&mut program, VALUE, adjust_checksum);
-    hand_over(&mut program, WAY);
+    hand_over(&mut program, hops, WAY);
     program.place(Miss);
     limit(&mut program, table, Limited, [Recent, Unlimited]);
     choose_worker(&mut program, table);
@@ -114,7 +116,7 @@ fn find_port(program: &mut Assembler<Place>, ports: &Map) {
 }
 
 /// Stores the number of packets that this packet has on a wire.
-fn count_segments(program: &mut Assembler<Place>) {
+pub(super) fn count_segments(program: &mut Assembler<Place>) {
     program.load(Word, 1, CONTEXT, context::GSO_SEGS);
     program.jump_if(1, Differs, 0, Segments);
     program.push([Instruction::set(1, 1)]);
@@ -123,7 +125,7 @@ fn count_segments(program: &mut Assembler<Place>) {
 }
 
 /// Loads the ends of the packet's linear part, after pulling headers into it.
-fn find_headers(program: &mut Assembler<Place>) {
+pub(super) fn find_headers(program: &mut Assembler<Place>) {
     load_ends(program);
     program.push([Instruction::copy(2, DATA)]);
     program.apply(Add, 2, SHORTEST);
@@ -139,20 +141,26 @@ fn find_headers(program: &mut Assembler<Place>) {
 }
 
 /// Jumps to `Miss` unless the egress port can send the packet, or each of its segments. The worker refuses longer packets.
-fn fit(program: &mut Assembler<Place>) {
+pub(super) fn fit(program: &mut Assembler<Place>) {
     program.load(Word, 1, CONTEXT, context::LEN);
     program.store(Double, STACK, 1, LENGTH);
-    program.load(Word, 2, CONTEXT, context::GSO_SIZE);
-    program.jump_if(2, Equal, 0, Compare);
-    program.load(Double, 1, STACK, HEADERS);
-    program.apply_register(Add, 1, 2);
-    program.place(Compare);
+    load_length(program, Compare);
     program.load(Short, 2, STACK, VALUE + value::LONGEST);
     program.jump_if_register(1, Greater, 2, Miss);
 }
 
+/// Loads the length of the packet, or of each of its segments, into register 1. Needs the end of its headers. Overwrites register 2.
+fn load_length(program: &mut Assembler<Place>, loaded: Place) {
+    program.load(Word, 1, CONTEXT, context::LEN);
+    program.load(Word, 2, CONTEXT, context::GSO_SIZE);
+    program.jump_if(2, Equal, 0, loaded);
+    program.load(Double, 1, STACK, HEADERS);
+    program.apply_register(Add, 1, 2);
+    program.place(loaded);
+}
+
 /// Stores the flow's egress interface and `how`. Jumps to `Miss` if the egress port is closed.
-fn find_way(program: &mut Assembler<Place>, table: &FlowTable) {
+pub(super) fn find_way(program: &mut Assembler<Place>, table: &FlowTable) {
     program.load(Word, 2, STACK, VALUE + value::OUT);
     slot_cell(program, table);
     program.load(Double, 2, 1, cells::WAY);
@@ -163,7 +171,7 @@ fn find_way(program: &mut Assembler<Place>, table: &FlowTable) {
 
 /// Updates the sum over the whole packet that some network cards provide (`CHECKSUM_COMPLETE`). An IPv6 header has no checksum to
 /// compensate a changed hop limit. Decrementing a word's lower byte equals adding 0xfffe.
-fn adjust_checksum(program: &mut Assembler<Place>) {
+pub(super) fn adjust_checksum(program: &mut Assembler<Place>) {
     program.push([
         Instruction::copy(1, CONTEXT),
         Instruction::set(2, i32::from(0xfffe_u16.to_be())),
@@ -171,12 +179,19 @@ fn adjust_checksum(program: &mut Assembler<Place>) {
     ]);
 }
 
-/// Redirects the packet to the interface and `how` at this stack offset.
-pub(super) fn hand_over(program: &mut Assembler<Place>, way: i16) {
+/// Redirects a flow's packet to the interface and `how` at this stack offset.
+pub(super) fn hand_over(program: &mut Assembler<Place>, hops: &Map, way: i16) {
+    redirect(program, way);
+    to_nodes::send(program, hops, way, false, |program| load_length(program, Place::Sized));
+}
+
+/// Redirects the packet to the interface and `how` at this stack offset. Jumps to `ToNodes` with [`how::NODES`].
+pub(super) fn redirect(program: &mut Assembler<Place>, way: i16) {
     program.load(Word, 1, STACK, way);
     program.load(Word, 3, STACK, way + cells::HOW);
     program.push([Instruction::set(2, 0)]);
     program.jump_if(3, Equal, how::PEER.cast_signed(), Peer);
+    program.jump_if(3, Equal, how::NODES.cast_signed(), ToNodes);
     program.push([Instruction::call(function::REDIRECT)]);
     program.jump(End);
     program.place(Peer);
@@ -185,7 +200,7 @@ pub(super) fn hand_over(program: &mut Assembler<Place>, way: i16) {
 }
 
 /// Counts the packet for the slot on the stack and drops it.
-fn count_drop(program: &mut Assembler<Place>, table: &FlowTable, counter: i16) {
+pub(super) fn count_drop(program: &mut Assembler<Place>, table: &FlowTable, counter: i16) {
     look_up(program, &table.traffic, SLOT);
     program.jump_if(0, Equal, 0, Drop);
     program.load(Double, 2, STACK, PACKETS);

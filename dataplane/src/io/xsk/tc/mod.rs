@@ -10,6 +10,15 @@
 //!   worker --> bh1 ~ bh0 --> tc ingress [deliver]: pop the tag --> the port's interface
 //! ```
 //!
+//! Pods of other nodes are a port too, if the node's kernel keeps the network card. It shares the host port's interface ([`to_nodes`],
+//! [`from_nodes`]):
+//!
+//! ```text
+//!   pod --> [ingress], or worker --> [deliver] --hops[destination]--> card or tunnel, with the kernel's neighbor --> other node
+//!   pod <-- flow known <-- [from_nodes] at card or tunnel: hops[source] <-- other node
+//!               `- a SYN: to a worker; else the node's kernel --> host port
+//! ```
+//!
 //! [`TcDatapath`] owns the maps, the programs and the trunk; a [`TcAttachment`] is one attached interface. The programs contain no policy,
 //! only flows that workers have added.
 //!
@@ -17,7 +26,7 @@
 //! needs packet memory and sockets per port. It is faster for single frames that are not the kernel's packets. Here, opening a port
 //! attaches a filter and writes two values; an idle port costs nothing.
 //!
-//! **Invariant.** A packet of an attached interface never reaches the node's network stack: the program redirects or drops it. A closed
+//! **Invariant.** A packet of an attached port never reaches the node's network stack: the program redirects or drops it. A closed
 //! port drops all packets. A worker has judged every forwarded packet, or has added its flow for a lease and the epochs of both ports.
 
 mod abi;
@@ -28,15 +37,19 @@ mod checksum;
 mod config;
 mod deliver;
 mod filter;
+mod from_nodes;
 mod handshake;
 mod heartbeat;
 mod ingress;
+mod next_hops;
+mod paths;
 mod pins;
 mod renewal;
 mod slow_path;
+mod to_nodes;
 mod trunk;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,8 +62,11 @@ pub use attachment::TcAttachment;
 pub use config::{Away, SlowPathLimit, TcConfig};
 pub(super) use filter::Filter;
 pub use heartbeat::Absence;
+pub use next_hops::NodeHop;
 pub use pins::has_another_layout;
 pub use trunk::{claim as claim_trunk, claimant as trunk_claimant, is_claimed as is_trunk_claimed};
+
+use ipnet::IpNet;
 
 use super::bpf::{self, Hook};
 use super::error::XskError;
@@ -64,6 +80,8 @@ use super::umem::Umem;
 use super::{QueueConfig, namespace, small_size};
 use crate::io::{FlowChange, FlowSlot};
 use heartbeat::Heartbeat;
+use next_hops::NextHops;
+use paths::Paths;
 use pins::Pins;
 use trunk::Trunk;
 
@@ -75,6 +93,8 @@ mod how {
     pub(super) const PEER: u32 = 1;
     /// `bpf_redirect`: out of the interface.
     pub(super) const OUT: u32 = 2;
+    /// To the next hop of the packet's destination ([`to_nodes`](super::to_nodes)), or out of the interface without one.
+    pub(super) const NODES: u32 = 3;
 }
 
 /// Names of the programs at ports' interfaces.
@@ -93,6 +113,7 @@ pub struct TcDatapath {
     table: FlowTable,
     ports: Map,
     programs: Programs,
+    paths: Paths,
     trunk: Trunk,
     /// Inode number of the network namespace of the trunk and the ports. `None` if it cannot be read.
     namespace: Option<u64>,
@@ -144,9 +165,11 @@ impl TcDatapath {
         let ports = ports.map_err(failed("make the map of ports"))?;
         let left = left_open(&ports).map_err(failed("read the map of ports"))?;
         left.values().for_each(|&slot| table.keep_slot(slot));
-        let ingress = load(name, Hook::TcIngress, INGRESS, &ingress::instructions(&table, &ports))?;
+        let hops = NextHops::new(folder).map_err(failed("make the map of next hops to other nodes"))?;
+        let ingress = load(name, Hook::TcIngress, INGRESS, &ingress::instructions(&table, &ports, &hops.map))?;
         let guard = load(name, Hook::TcEgress, GUARD, &deliver::guard(&table, &ports))?;
-        let deliver = load(name, Hook::TcIngress, DELIVER, &deliver::to_ports(&table))?;
+        let deliver = load(name, Hook::TcIngress, DELIVER, &deliver::to_ports(&table, &hops.map))?;
+        let paths = Paths::new(&table, hops).map_err(|source| XskError::at_tc(name, source))?;
         let known = table.half_cell(cells::TRUNK).load(Ordering::SeqCst);
         let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
         let (namespace, stays) = (namespace::network_namespace(), AtomicBool::new(false));
@@ -154,8 +177,21 @@ impl TcDatapath {
         let (left, grace) = (Mutex::new(left), nanoseconds(config.away.grace));
         let (heartbeat, begun) = (OnceLock::new(), Mutex::new(table.begun()));
         let heart_rests = AtomicBool::new(false);
-        let datapath =
-            Self { table, ports, programs, trunk, namespace, pins, left, stays, grace, heartbeat, heart_rests, begun };
+        let datapath = Self {
+            table,
+            ports,
+            programs,
+            paths,
+            trunk,
+            namespace,
+            pins,
+            left,
+            stays,
+            grace,
+            heartbeat,
+            heart_rests,
+            begun,
+        };
         datapath.configure(config);
         Ok(Arc::new(datapath))
     }
@@ -179,6 +215,9 @@ impl TcDatapath {
     /// another map layout. Call it after attaching all ports.
     pub fn close_left(&self) {
         for (interface, slot) in self.left().drain() {
+            if interface == attachment::NODES {
+                self.set_nodes_slot(FlowSlot(0));
+            }
             self.set_way(slot, 0, how::CLOSED);
             // Removing a key of this map does not fail.
             let _ = self.close_port(interface);
@@ -284,6 +323,32 @@ impl TcDatapath {
         self.table.cell(offset).store(way, Ordering::SeqCst);
     }
 
+    /// Stores the slot of the port to other nodes. 0 closes it.
+    fn set_nodes_slot(&self, slot: FlowSlot) {
+        self.table.half_cell(cells::NODES_SLOT).store(slot.0.into(), Ordering::SeqCst);
+    }
+
+    /// Stores the MAC addresses of frames from the node's kernel to the host port, destination first.
+    fn set_nodes_addresses(&self, addresses: [u8; 12]) {
+        let [first @ .., a, b, c, d] = addresses;
+        self.table.cell(cells::NODES_ADDRESSES).store(u64::from_ne_bytes(first), Ordering::SeqCst);
+        self.table.half_cell(cells::NODES_ADDRESSES + 8).store(u32::from_ne_bytes([a, b, c, d]), Ordering::SeqCst);
+    }
+
+    /// Replaces the ways to the pods of other nodes, past the node's network stack. `own` are the networks of this node's pods, and `tunnel` is
+    /// the index of the tunnel's interface. Attaches programs to the links of the next hops and to the tunnel, behind its guard.
+    ///
+    /// # Errors
+    /// If there are more than 32,768 networks, or the kernel refuses. The node's kernel then forwards what the programs do not.
+    pub fn lead_to_nodes(
+        &self,
+        own: &[IpNet],
+        others: &BTreeMap<IpNet, NodeHop>,
+        tunnel: Option<u32>,
+    ) -> io::Result<()> {
+        self.paths.replace(own, others, tunnel)
+    }
+
     fn has_way(&self, slot: FlowSlot) -> bool {
         let offset = cells::SLOT + i32::from(slot.0) * cells::SLOT_LEN + i32::from(cells::HOW);
         self.table.half_cell(offset).load(Ordering::SeqCst) != how::CLOSED
@@ -296,6 +361,14 @@ impl TcDatapath {
 
     fn close_port(&self, interface: u32) -> io::Result<()> {
         self.ports.remove(&interface.to_ne_bytes())
+    }
+}
+
+impl Drop for TcDatapath {
+    fn drop(&mut self) {
+        if !self.stays() {
+            self.paths.detach();
+        }
     }
 }
 
@@ -319,7 +392,8 @@ pub fn remove_tc_datapath(trunk: &[String; 2], pins: Option<&Path>) -> Result<bo
     let failed = |operation| move |source| XskError::system(&trunk[0], operation, source);
     let _claim = trunk::claim(&trunk[0])?;
     let links = pins.map_or(Ok(0), Pins::remove_all).map_err(failed("remove pinned links and maps"))?;
-    let filters = remove_filters(&[]).map_err(failed("ask for the interfaces"))?;
+    let filters = remove_filters(&[]).and_then(|ports| Ok(ports + paths::remove_left()?));
+    let filters = filters.map_err(failed("ask for the interfaces"))?;
     let had_trunk = trunk::remove(&trunk[0])?;
     Ok(links + filters > 0 || had_trunk)
 }

@@ -4,7 +4,7 @@
 //!   outer source, VNI = the tunnel header's           | none, or another VNI: drop
 //!   inner source = the IPv4 or IPv6 header's          | another protocol: drop
 //!   (outer source, inner source) in the map           | no: drop
-//!   mark the packet as this host's, pass it to the kernel
+//!   mark the packet as this host's, pass it to the next filter or to the kernel
 //! ```
 //!
 //! The map is a trie: its key is the outer source followed by the prefix of the inner source, so one lookup answers both questions.
@@ -25,7 +25,8 @@ use crate::io::xsk::instruction::Operation::Add;
 use crate::io::xsk::instruction::Test::{Differs, Equal};
 use crate::io::xsk::instruction::Width::Word;
 use crate::io::xsk::instruction::{Assembler, Instruction};
-use crate::io::xsk::map::{MAP_PERCPU_ARRAY, Map, MapKind};
+use crate::io::xsk::map::{MAP_PERCPU_ARRAY, MAP_TRIE, Map, MapKind, NO_PREALLOC};
+use crate::io::xsk::netlink::mapped;
 use crate::io::xsk::small_size;
 use crate::io::xsk::tc::Filter;
 
@@ -53,9 +54,6 @@ pub(super) struct Guard {
 impl Guard {
     /// Loads the program, which accepts packets of this VNI. It allows nothing at first.
     pub(super) fn load(vni: u32) -> io::Result<Self> {
-        /// `BPF_MAP_TYPE_LPM_TRIE`, which requires `BPF_F_NO_PREALLOC`.
-        const MAP_TRIE: u32 = 11;
-        const NO_PREALLOC: u32 = 1;
         let allowed = Map::of(&MapKind {
             kind: MAP_TRIE,
             name: "bulkhead_peers",
@@ -134,14 +132,6 @@ fn key(&(outer, inner): &(IpAddr, IpNet)) -> [u8; KEY] {
     key
 }
 
-/// Returns the bytes of an IPv6 address, or of an IPv4 address in its mapped form.
-fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
-}
-
 /// Jump labels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
@@ -159,8 +149,8 @@ const GET_TUNNEL_KEY: i32 = 20;
 const LOAD_BYTES: i32 = 26;
 const CHANGE_TYPE: i32 = 32;
 const PROTOCOL: i16 = 16;
-/// `TC_ACT_OK` and `TC_ACT_SHOT`.
-const OK: i32 = 0;
+/// `TC_ACT_UNSPEC`, after which a filter behind the guard decides, and `TC_ACT_SHOT`.
+const NEXT: i32 = -1;
 const SHOT: i32 = 2;
 /// `struct bpf_tunnel_key` up to `local_ipv4`, all that kernels before 6.0 have: its size, and the offset of `remote_ipv4`.
 const TUNNEL_KEY_LEN: i32 = 28;
@@ -188,7 +178,7 @@ fn instructions(allowed: &Map, drops: &Map, vni: u32) -> Vec<Instruction> {
     program.jump_if(0, Equal, 0, Place::Drop);
     // `PACKET_HOST`.
     program.push([Instruction::copy(1, CONTEXT), Instruction::set(2, 0), Instruction::call(CHANGE_TYPE)]);
-    program.push([Instruction::set(0, OK)]);
+    program.push([Instruction::set(0, NEXT)]);
     program.jump(Place::End);
     program.place(Place::Drop);
     program.push([Instruction::set(1, 0)]);

@@ -1,0 +1,184 @@
+//! The program at tc ingress of the links and the tunnel that lead to other nodes. It takes packets from pods there to pods here, past the
+//! node's network stack.
+//!
+//! ```text
+//!   the vswitch has a port to other nodes; to this host, without VLAN tag                 | else: pass
+//!   parse -> key (flow_headers)                                                          | unopened
+//!   flow known                                                                           | else: unopened
+//!   hops[source] is another node's, on this link                                         | else: pass
+//!   from here on as packets of a port (ingress), except that MAC addresses are set, not compared
+//!
+//! unopened:
+//!   a SYN without ACK                                                                    | else: pass
+//!   hops[source] is another node's, on this link; hops[destination] is this node's       | else: pass
+//!   to a worker, as a packet of the port to other nodes
+//!
+//! pass: the node's kernel gets the packet unchanged, and forwards it to the host port
+//! ```
+//!
+//! At the tunnel, the guard has compared the source with its sender before.
+//!
+//! What is no known flow and begins none passes the kernel: it may be the reply to a packet that the node's kernel has translated (kube-proxy),
+//! and only the kernel can translate it back.
+//!
+//! **Invariant.** The kernel's connection tracking sees both directions of a TCP connection from its beginning, or neither of them. It would
+//! call packets invalid of which it saw only one direction, and kube-proxy drops those.
+
+use super::super::flow_headers::Place::{
+    self, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, Leased, Limited, Miss,
+    Pass, Recent, ToWorker, Unleased, Unlimited,
+};
+use super::super::flow_headers::{ETHERNET, Extent, SYN, clear_key, parse, rewrite};
+use super::super::flow_layout::{cells, key, traffic};
+use super::super::flow_stack::{
+    ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, DATA_END, HOP_KEY, IS_KNOWN, KEY, SEQUENCE, SLOT, STACK, VALUE, WAY,
+};
+use super::super::flow_steps::{begin, check_lease, count, find};
+use super::super::flow_table::FlowTable;
+use super::super::flow_translation::translate;
+use super::super::instruction::Operation::{Add, ShiftRight};
+use super::super::instruction::Test::{Differs, Equal, Greater};
+use super::super::instruction::Width::{Double, Word};
+use super::super::instruction::{Assembler, Instruction};
+use super::super::map::Map;
+use super::abi::{NEXT, SHOT, context, load_ends};
+use super::ingress::{adjust_checksum, count_drop, count_segments, find_headers, find_way, fit, hand_over};
+use super::next_hops::{hop, kind};
+use super::slow_path::{choose_worker, limit, send_to_worker};
+use super::{away, checksum, handshake, renewal, to_nodes};
+
+/// The kind of interface at which the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entrance {
+    /// A link. It must be that of the source's next hop.
+    Link,
+    /// The tunnel, behind its guard.
+    Tunnel,
+}
+
+/// Builds the program.
+pub(super) fn instructions(table: &FlowTable, hops: &Map, entrance: Entrance) -> Vec<Instruction> {
+    let mut program = Assembler::new();
+    program.push([Instruction::copy(CONTEXT, 1)]);
+    find_port(&mut program, table);
+    count_segments(&mut program);
+    program.load(Word, 2, STACK, SLOT);
+    clear_key(&mut program, 2);
+    program.store(Double, STACK, 1, SEQUENCE);
+    program.store(Double, STACK, 1, IS_KNOWN);
+    find_headers(&mut program);
+    parse(&mut program, Extent::Context { len: context::LEN, gso_size: context::GSO_SIZE });
+    find(&mut program, table, |program| {
+        find_hop(program, hops, KEY + key::SOURCE, [FindSourceV6, FindSource]);
+        check_source(program, entrance);
+        program.push([Instruction::set(1, 1)]);
+        program.store(Double, STACK, 1, IS_KNOWN);
+    });
+    away::record_end(&mut program, table);
+    fit(&mut program);
+    handshake::answer(&mut program, table);
+    begin(&mut program, table, Unleased);
+    check_lease(&mut program, Unleased);
+    handshake::finish(&mut program, table);
+    away::pass_unleased(&mut program, table);
+    program.place(Leased);
+    find_way(&mut program, table);
+    set_addresses(&mut program, table);
+    renewal::ask(&mut program, table);
+    count(&mut program, table);
+    translate(&mut program, checksum::change);
+    rewrite(&mut program, VALUE, adjust_checksum);
+    hand_over(&mut program, hops, WAY);
+    program.place(Miss);
+    open(&mut program, hops, entrance);
+    program.place(ToWorker);
+    load_ends(&mut program);
+    program.push([Instruction::copy(2, DATA)]);
+    program.apply(Add, 2, ETHERNET);
+    program.jump_if_register(2, Greater, DATA_END, Drop);
+    set_addresses(&mut program, table);
+    limit(&mut program, table, Limited, [Recent, Unlimited]);
+    choose_worker(&mut program, table);
+    send_to_worker(&mut program, table);
+    program.place(Limited);
+    count_drop(&mut program, table, traffic::LIMITED);
+    program.place(Drop);
+    program.push([Instruction::set(0, SHOT)]);
+    program.jump(End);
+    program.place(Pass);
+    program.push([Instruction::set(0, NEXT)]);
+    program.place(End);
+    program.push([Instruction::exit()]);
+    program.finish()
+}
+
+/// Stores the slot of the port to other nodes. Jumps to `Pass` without one, and for packets that are not to this host or have a VLAN tag.
+fn find_port(program: &mut Assembler<Place>, table: &FlowTable) {
+    for field in [context::PKT_TYPE, context::VLAN_PRESENT] {
+        program.load(Word, 1, CONTEXT, field);
+        program.jump_if(1, Differs, 0, Pass);
+    }
+    program.push(Instruction::value(1, &table.cells, cells::NODES_SLOT));
+    program.load(Word, 1, 1, 0);
+    program.jump_if(1, Equal, 0, Pass);
+    program.store(Double, STACK, 1, SLOT);
+}
+
+/// Jumps to `ToWorker` if the flow is known, and for a SYN that opens a connection between pods of another node and of this one, else to `Pass`.
+fn open(program: &mut Assembler<Place>, hops: &Map, entrance: Entrance) {
+    program.load(Double, 1, STACK, IS_KNOWN);
+    program.jump_if(1, Differs, 0, ToWorker);
+    program.load(Word, 1, STACK, CONTROL);
+    program.jump_if(1, Differs, SYN, Pass);
+    program.load(Word, 1, STACK, ACKNOWLEDGEMENT);
+    program.jump_if(1, Differs, 0, Pass);
+    find_hop(program, hops, KEY + key::SOURCE, [FindOpeningV6, FindOpening]);
+    check_source(program, entrance);
+    find_hop(program, hops, KEY + key::DESTINATION, [FindOwnV6, FindOwn]);
+    program.jump_if(0, Equal, 0, Pass);
+    program.load(Word, 1, 0, hop::KIND);
+    program.jump_if(1, Differs, kind::OWN.cast_signed(), Pass);
+}
+
+/// Looks up the next hop of the address at this offset of the stack. Register 0 becomes the hop's address, or 0 without a hop.
+fn find_hop(program: &mut Assembler<Place>, hops: &Map, address: i16, [v6, stored]: [Place; 2]) {
+    program.load(Word, 3, STACK, KEY + key::KIND);
+    program.apply(ShiftRight, 3, 8);
+    program.jump_if(3, Equal, 6, v6);
+    to_nodes::begin_v4(program);
+    program.load(Word, 3, STACK, address);
+    program.store(Word, STACK, 3, HOP_KEY + 16);
+    program.jump(stored);
+    program.place(v6);
+    for at in [0, 8] {
+        program.load(Double, 3, STACK, address + at);
+        program.store(Double, STACK, 3, HOP_KEY + 4 + at);
+    }
+    program.place(stored);
+    to_nodes::find(program, hops);
+}
+
+/// Jumps to `Pass` unless the next hop in register 0 is another node's, and on this link.
+fn check_source(program: &mut Assembler<Place>, entrance: Entrance) {
+    program.jump_if(0, Equal, 0, Pass);
+    program.load(Word, 1, 0, hop::KIND);
+    match entrance {
+        Entrance::Link => {
+            program.jump_if(1, Differs, kind::LINK.cast_signed(), Pass);
+            program.load(Word, 1, 0, hop::INTERFACE);
+            program.load(Word, 2, CONTEXT, context::IFINDEX);
+            program.jump_if_register(1, Differs, 2, Pass);
+        }
+        // Another node may send through the tunnel although this one reaches it over a link.
+        Entrance::Tunnel => program.jump_if(1, Equal, kind::OWN.cast_signed(), Pass),
+    }
+}
+
+/// Sets the MAC addresses that frames of the node's kernel have, which the worker expects at its port to other nodes.
+fn set_addresses(program: &mut Assembler<Place>, table: &FlowTable) {
+    program.push(Instruction::value(1, &table.cells, cells::NODES_ADDRESSES));
+    for (width, at) in [(Double, 0), (Word, 8)] {
+        program.load(width, 2, 1, at);
+        program.store(width, DATA, 2, at);
+    }
+}

@@ -1,0 +1,238 @@
+//! The next hops to the pods of other nodes, which the programs look up by address.
+//!
+//! ```text
+//!   10.244.1.0/24 -> pods of this node
+//!   10.244.2.0/24 -> the link with this interface, the neighbor there, the longest frame
+//!   10.244.3.0/24 -> the tunnel's interface, the header for the other node, the longest frame
+//! ```
+//!
+//! The map is a trie of addresses; IPv4 ones are in their mapped form (RFC 4291 §2.5.5.2). The value is laid out as the kernel's helpers
+//! take it: `struct bpf_redir_neigh` and `struct bpf_tunnel_key` (`include/uapi/linux/bpf.h`).
+//!
+//! Why not a next hop in each flow: a node's way can change while its flows last. Here one write moves all of them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use ipnet::IpNet;
+
+use crate::io::xsk::map::{MAP_TRIE, Map, MapKind, NO_PREALLOC};
+use crate::io::xsk::netlink::{family, mapped};
+use crate::io::xsk::small_size;
+
+/// Maximum number of prefixes. Five thousand nodes with two pod networks each have ten thousand.
+const PREFIXES: u32 = 1 << 15;
+
+/// Byte offsets in a next hop. Numbers are in host order.
+pub(super) mod hop {
+    /// One of [`kind`](super::kind), 4 bytes.
+    pub(in crate::io::xsk::tc) const KIND: i16 = 0;
+    /// The index of the interface of link or tunnel, 4 bytes.
+    pub(in crate::io::xsk::tc) const INTERFACE: i16 = 4;
+    /// The longest frame, or segment of a frame, that link or tunnel take, 4 bytes.
+    pub(in crate::io::xsk::tc) const LONGEST: i16 = 8;
+    /// The flags of `bpf_skb_set_tunnel_key`, 4 bytes.
+    pub(in crate::io::xsk::tc) const FLAGS: i16 = 12;
+    /// `struct bpf_redir_neigh`: the neighbor's address family (4 bytes) and address.
+    pub(in crate::io::xsk::tc) const NEIGHBOR: i16 = 16;
+    pub(in crate::io::xsk::tc) const NEIGHBOR_LEN: i32 = 20;
+    /// `struct bpf_tunnel_key`, with the local address that Linux 6.0 and newer take.
+    pub(in crate::io::xsk::tc) const TUNNEL: i16 = 40;
+    pub(in crate::io::xsk::tc) const TUNNEL_LEN: i32 = 44;
+    pub(in crate::io::xsk::tc) const LEN: usize = 88;
+}
+
+/// What a prefix belongs to.
+pub(super) mod kind {
+    /// Pods of this node.
+    pub(in crate::io::xsk::tc) const OWN: u32 = 1;
+    /// Pods of a node on a link.
+    pub(in crate::io::xsk::tc) const LINK: u32 = 2;
+    /// Pods of a node behind the tunnel.
+    pub(in crate::io::xsk::tc) const TUNNEL: u32 = 3;
+}
+
+/// Bytes of a key: the prefix length in bits as a number, and the address.
+const KEY: usize = 20;
+
+/// The way to the pods of another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeHop {
+    /// The node is a neighbor on a link.
+    Link {
+        /// The index of the link's interface.
+        interface: u32,
+        /// The node's address there.
+        neighbor: IpAddr,
+        /// The link's MTU in bytes.
+        mtu: u32,
+    },
+    /// The node is behind the tunnel.
+    Tunnel {
+        /// The index of the tunnel's interface.
+        interface: u32,
+        /// The VXLAN network identifier.
+        vni: u32,
+        /// The source of the outer header. `None` if the kernel chooses it.
+        local: Option<IpAddr>,
+        /// The destination of the outer header, of the same family as `local`.
+        remote: IpAddr,
+        /// The tunnel's MTU in bytes.
+        mtu: u32,
+    },
+}
+
+impl NodeHop {
+    /// Returns the link's interface. `None` for the tunnel.
+    pub(super) const fn link(&self) -> Option<u32> {
+        match *self {
+            Self::Link { interface, .. } => Some(interface),
+            Self::Tunnel { .. } => None,
+        }
+    }
+
+    fn encode(&self) -> Value {
+        const ETHERNET: u32 = 14;
+        let mut value = [0; hop::LEN];
+        let mut put = |at: i16, bytes: &[u8]| {
+            let at = usize::from(at.cast_unsigned());
+            value[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        let (kind, interface, mtu) = match *self {
+            Self::Link { interface, neighbor, mtu } => {
+                put(hop::NEIGHBOR, &u32::from(family(neighbor)).to_ne_bytes());
+                put(hop::NEIGHBOR + 4, &octets(neighbor));
+                (kind::LINK, interface, mtu)
+            }
+            Self::Tunnel { interface, vni, local, remote, mtu } => {
+                /// `BPF_F_TUNINFO_IPV6`. Without `BPF_F_ZERO_CSUM_TX`, the outer header has a checksum, so that the receiver merges packets.
+                const V6: u32 = 1;
+                put(hop::FLAGS, &if remote.is_ipv6() { V6 } else { 0 }.to_ne_bytes());
+                put(hop::TUNNEL, &vni.to_ne_bytes());
+                put(hop::TUNNEL + 4, &tunnel_octets(remote));
+                if let Some(local) = local.filter(|local| local.is_ipv4() == remote.is_ipv4()) {
+                    put(hop::TUNNEL + 28, &tunnel_octets(local));
+                }
+                (kind::TUNNEL, interface, mtu)
+            }
+        };
+        put(hop::KIND, &kind.to_ne_bytes());
+        put(hop::INTERFACE, &interface.to_ne_bytes());
+        put(hop::LONGEST, &(mtu + ETHERNET).to_ne_bytes());
+        value
+    }
+}
+
+type Value = [u8; hop::LEN];
+
+/// Returns an address in network order.
+fn octets(address: IpAddr) -> Vec<u8> {
+    crate::io::xsk::netlink::octets(address)
+}
+
+/// Returns an address as `struct bpf_tunnel_key` has it: IPv4 in host order, IPv6 in network order.
+fn tunnel_octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => u32::from(address).to_ne_bytes().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// The map of next hops, and the process's copy of it.
+#[derive(Debug)]
+pub(super) struct NextHops {
+    pub(super) map: Map,
+    known: BTreeMap<[u8; KEY], Value>,
+}
+
+impl NextHops {
+    /// Opens the map that is pinned in a folder with its contents, or creates it empty. Without a folder, the map is not pinned.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn new(pins: Option<&Path>) -> io::Result<Self> {
+        let wanted = MapKind {
+            kind: MAP_TRIE,
+            name: "bulkhead_hops",
+            key_size: small_size::<[u8; KEY]>(),
+            value_size: small_size::<Value>(),
+            entries: PREFIXES,
+            flags: NO_PREALLOC,
+        };
+        let map = Map::at(&wanted, pins.map(|pins| pins.join(wanted.name)).as_deref())?;
+        let mut known = BTreeMap::new();
+        map.for_each(|key, value| {
+            if let (Some(key), Some(value)) = (key.first_chunk(), value.first_chunk()) {
+                known.insert(*key, *value);
+            }
+        })?;
+        Ok(Self { map, known })
+    }
+
+    /// Replaces the next hops. `own` are the networks of this node's pods.
+    ///
+    /// # Errors
+    /// If the trie is full, or the kernel refuses. Then some may be missing, but none remains that is not among them.
+    pub(super) fn replace(&mut self, own: &[IpNet], others: &BTreeMap<IpNet, NodeHop>) -> io::Result<()> {
+        let mut here = [0; hop::LEN];
+        here[..4].copy_from_slice(&kind::OWN.to_ne_bytes());
+        let mut wanted: BTreeMap<[u8; KEY], Value> = own.iter().map(|network| (key(network), here)).collect();
+        wanted.extend(others.iter().map(|(network, hop)| (key(network), hop.encode())));
+        let gone = self.known.keys().filter(|key| !wanted.contains_key(*key)).copied().collect::<Vec<_>>();
+        for key in gone {
+            self.map.remove(&key)?;
+            self.known.remove(&key);
+        }
+        for (key, value) in wanted {
+            if self.known.get(&key) != Some(&value) {
+                self.map.insert(&key, &value)?;
+                self.known.insert(key, value);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Builds the trie's key of a prefix.
+fn key(network: &IpNet) -> [u8; KEY] {
+    let before = if network.addr().is_ipv4() { 96 } else { 0 };
+    let length: u32 = before + u32::from(network.prefix_len());
+    let mut key = [0; KEY];
+    key[..4].copy_from_slice(&length.to_ne_bytes());
+    key[4..].copy_from_slice(&mapped(network.network()));
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(value: &Value, at: i16) -> u32 {
+        u32::from_ne_bytes(*value[usize::from(at.cast_unsigned())..].first_chunk().unwrap())
+    }
+
+    #[test]
+    fn a_next_hop_is_encoded_as_the_kernels_helpers_take_it() {
+        let link = NodeHop::Link { interface: 7, neighbor: [192, 0, 2, 2].into(), mtu: 1500 }.encode();
+        assert_eq!([hop::KIND, hop::INTERFACE, hop::LONGEST].map(|at| number(&link, at)), [2, 7, 1514]);
+        assert_eq!((number(&link, 16), &link[20..24]), (2, &[192, 0, 2, 2][..]));
+        let [local, remote] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
+        let tunnel = NodeHop::Tunnel { interface: 8, vni: 0x12_3456, local: Some(local), remote, mtu: 1450 }.encode();
+        assert_eq!([hop::KIND, hop::INTERFACE, hop::LONGEST].map(|at| number(&tunnel, at)), [3, 8, 1464]);
+        assert_eq!([hop::FLAGS, 40, 44, 68].map(|at| number(&tunnel, at)), [0, 0x12_3456, 0xc000_0202, 0xc000_0201]);
+        let remote: IpAddr = "2001:db8::2".parse().unwrap();
+        let tunnel = NodeHop::Tunnel { interface: 8, vni: 1, local: Some(local), remote, mtu: 1430 }.encode();
+        assert_eq!((number(&tunnel, hop::FLAGS), &tunnel[44..48]), (1, &[0x20, 1, 0x0d, 0xb8][..]));
+        assert_eq!(tunnel[68..], [0; 20], "no source of the other family");
+    }
+
+    #[test]
+    fn a_prefix_is_a_key_of_its_length_in_mapped_form() {
+        let four = key(&"10.1.2.3/24".parse().unwrap());
+        assert_eq!((four[..4].to_vec(), &four[14..]), (120_u32.to_ne_bytes().to_vec(), &[0xff, 0xff, 10, 1, 2, 0][..]));
+        let six = key(&"fd00:1::/64".parse().unwrap());
+        assert_eq!((six[..4].to_vec(), &six[4..8]), (64_u32.to_ne_bytes().to_vec(), &[0xfd, 0, 0, 1][..]));
+    }
+}

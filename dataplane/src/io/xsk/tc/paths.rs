@@ -1,0 +1,108 @@
+//! The paths between pods of this node and of other nodes: the next hops, and the programs where packets of other nodes arrive.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ipnet::IpNet;
+
+use super::filter::{self, Filter};
+use super::from_nodes::{self, Entrance};
+use super::next_hops::{NextHops, NodeHop};
+use crate::io::xsk::bpf::{self, Hook};
+use crate::io::xsk::flow_table::FlowTable;
+use crate::io::xsk::links;
+
+/// The name of the programs and filters.
+const NAME: &str = "bulkhead_nodes";
+
+/// The next hops, and the programs at links and tunnel.
+#[derive(Debug)]
+pub(super) struct Paths {
+    at_links: OwnedFd,
+    at_tunnel: OwnedFd,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    hops: NextHops,
+    /// The filters of this process, by interface index. `None` until those of a previous process have been removed where they are not wanted.
+    filters: Option<BTreeMap<u32, Filter>>,
+}
+
+impl Paths {
+    /// Loads the programs, and attaches none.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn new(table: &FlowTable, hops: NextHops) -> io::Result<Self> {
+        let load = |entrance| {
+            bpf::load_program(Hook::TcIngress, NAME, &from_nodes::instructions(table, &hops.map, entrance), 0)
+        };
+        let (at_links, at_tunnel) = (load(Entrance::Link)?, load(Entrance::Tunnel)?);
+        Ok(Self { at_links, at_tunnel, state: Mutex::new(State { hops, filters: None }) })
+    }
+
+    /// Replaces the next hops and the interfaces with a program: those of the hops, and the tunnel's. Attaches programs again that others have
+    /// removed.
+    ///
+    /// # Errors
+    /// If the kernel refuses. The node's kernel then forwards what the programs do not.
+    pub(super) fn replace(
+        &self,
+        own: &[IpNet],
+        others: &BTreeMap<IpNet, NodeHop>,
+        tunnel: Option<u32>,
+    ) -> io::Result<()> {
+        let mut state = self.lock();
+        let State { hops, filters } = &mut *state;
+        hops.replace(own, others)?;
+        let mut wanted: BTreeSet<u32> = others.values().filter_map(NodeHop::link).collect();
+        wanted.extend(tunnel);
+        let filters = match filters {
+            Some(filters) => filters,
+            None => {
+                let unwanted = |link: &u32| !wanted.contains(link);
+                for link in links()?.iter().map(|link| link.index).filter(unwanted) {
+                    filter::remove_left_behind(link, NAME);
+                }
+                filters.insert(BTreeMap::new())
+            }
+        };
+        filters.retain(|link, filter| {
+            let is_wanted = wanted.contains(link);
+            if !is_wanted {
+                filter.detach();
+            }
+            is_wanted && filter.interface().is_some()
+        });
+        for link in wanted {
+            if let Entry::Vacant(free) = filters.entry(link) {
+                let program = if Some(link) == tunnel { &self.at_tunnel } else { &self.at_links };
+                free.insert(Filter::attach_behind(Hook::TcIngress, program.as_fd(), NAME, link)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches the programs.
+    pub(super) fn detach(&self) {
+        self.lock().filters.iter().flat_map(BTreeMap::values).for_each(Filter::detach);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change is atomic with respect to panics.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes the programs of previous processes from all interfaces of the calling thread's network namespace. Returns their number.
+///
+/// # Errors
+/// If the interfaces cannot be listed.
+pub(super) fn remove_left() -> io::Result<usize> {
+    Ok(links()?.iter().filter(|link| filter::remove_left_behind(link.index, NAME)).count())
+}

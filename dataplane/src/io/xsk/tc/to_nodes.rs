@@ -1,0 +1,134 @@
+//! Program steps that send a packet to a pod of another node, past the node's network stack.
+//!
+//! ```text
+//!   hop = hops[destination]: another node's pods, and the packet or each of its segments fits   | else: indirect
+//!   on a link: return bpf_redirect_neigh(hop.interface, hop.neighbor)
+//!   behind the tunnel: bpf_skb_set_tunnel_key(hop.tunnel); return bpf_redirect(hop.interface)    | the helper fails: indirect
+//!
+//! indirect: return bpf_redirect(the host port's interface)
+//! ```
+//!
+//! The node's kernel has the same ways as routes. It gets what does not fit, and answers it.
+//!
+//! Only TCP and UDP take this way. The replies to other packets pass the node's kernel, whose connection tracking must see both directions
+//! of them: an echo reply without its request is invalid there.
+
+use super::super::flow_headers::Place::{
+    self, End, FindHop, Indirect, ToNodes, ToNodesV6, Transport, TransportV6, Tunneled,
+};
+use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6};
+use super::super::flow_stack::{AT, CONTEXT, DATA, DATA_END, HOP_KEY, STACK};
+use super::super::flow_steps::look_up;
+use super::super::instruction::Operation::Add;
+use super::super::instruction::Test::{Differs, Equal, Greater};
+use super::super::instruction::Width::{Byte, Double, Short, Word};
+use super::super::instruction::{Assembler, Instruction};
+use super::super::map::Map;
+use super::abi::{function, load_ends};
+use super::next_hops::{hop, kind};
+
+/// Numbers of IP protocols.
+const TCP: i32 = libc::IPPROTO_TCP;
+const UDP: i32 = libc::IPPROTO_UDP;
+
+/// Sends the packet at [`ToNodes`]. `way` is the stack offset of the host port's interface. `length` emits steps that load the length in bytes
+/// of the packet or of each of its segments, with the Ethernet header, into register 1. With `checks_protocol`, the packet may be other than
+/// TCP and UDP.
+pub(super) fn send(
+    program: &mut Assembler<Place>,
+    hops: &Map,
+    way: i16,
+    checks_protocol: bool,
+    length: impl FnOnce(&mut Assembler<Place>),
+) {
+    program.place(ToNodes);
+    load_ends(program);
+    load_destination(program, checks_protocol);
+    program.place(FindHop);
+    find(program, hops);
+    program.jump_if(0, Equal, 0, Indirect);
+    program.push([Instruction::copy(AT, 0)]);
+    length(program);
+    program.load(Word, 2, AT, hop::LONGEST);
+    program.jump_if_register(1, Greater, 2, Indirect);
+    program.load(Word, 1, AT, hop::KIND);
+    program.jump_if(1, Equal, kind::TUNNEL.cast_signed(), Tunneled);
+    program.jump_if(1, Differs, kind::LINK.cast_signed(), Indirect);
+    program.load(Word, 1, AT, hop::INTERFACE);
+    program.push([Instruction::copy(2, AT)]);
+    program.apply(Add, 2, hop::NEIGHBOR.into());
+    program.push([Instruction::set(3, hop::NEIGHBOR_LEN), Instruction::set(4, 0)]);
+    program.push([Instruction::call(function::REDIRECT_NEIGH)]);
+    program.jump(End);
+    program.place(Tunneled);
+    program.push([Instruction::copy(1, CONTEXT), Instruction::copy(2, AT)]);
+    program.apply(Add, 2, hop::TUNNEL.into());
+    program.push([Instruction::set(3, hop::TUNNEL_LEN)]);
+    program.load(Word, 4, AT, hop::FLAGS);
+    program.push([Instruction::call(function::SET_TUNNEL_KEY)]);
+    program.jump_if(0, Differs, 0, Indirect);
+    program.load(Word, 1, AT, hop::INTERFACE);
+    program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
+    program.jump(End);
+    program.place(Indirect);
+    program.load(Word, 1, STACK, way);
+    program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
+    program.jump(End);
+}
+
+/// Stores the packet's destination in the key of a next hop.
+fn load_destination(program: &mut Assembler<Place>, checks_protocol: bool) {
+    have(program, ETHERNET + IPV4);
+    program.load(Short, 3, DATA, 12);
+    program.swap_short(3);
+    program.jump_if(3, Equal, 0x86dd, ToNodesV6);
+    if checks_protocol {
+        program.jump_if(3, Differs, 0x0800, Indirect);
+        is_transport(program, HEADER + 9, Transport);
+    }
+    begin_v4(program);
+    program.load(Word, 3, DATA, HEADER + 16);
+    program.store(Word, STACK, 3, HOP_KEY + 16);
+    program.jump(FindHop);
+    program.place(ToNodesV6);
+    have(program, ETHERNET + IPV6);
+    if checks_protocol {
+        is_transport(program, HEADER + 6, TransportV6);
+    }
+    for at in [0, 4, 8, 12] {
+        program.load(Word, 3, DATA, HEADER + 24 + at);
+        program.store(Word, STACK, 3, HOP_KEY + 4 + at);
+    }
+}
+
+/// Jumps to `Indirect` unless the protocol at this offset of the packet is TCP or UDP. `is` must be a label that nothing else uses.
+fn is_transport(program: &mut Assembler<Place>, at: i16, is: Place) {
+    program.load(Byte, 3, DATA, at);
+    program.jump_if(3, Equal, TCP, is);
+    program.jump_if(3, Differs, UDP, Indirect);
+    program.place(is);
+}
+
+/// Jumps to `Indirect` unless the linear part has this many bytes.
+fn have(program: &mut Assembler<Place>, bytes: i32) {
+    program.push([Instruction::copy(2, DATA)]);
+    program.apply(Add, 2, bytes);
+    program.jump_if_register(2, Greater, DATA_END, Indirect);
+}
+
+/// Stores what precedes an IPv4 address in the key of a next hop. Overwrites register 3.
+pub(super) fn begin_v4(program: &mut Assembler<Place>) {
+    program.push([Instruction::set(3, 0)]);
+    program.store(Double, STACK, 3, HOP_KEY + 4);
+    program.push([Instruction::set(3, i32::from_ne_bytes([0, 0, 0xff, 0xff]))]);
+    program.store(Word, STACK, 3, HOP_KEY + 12);
+}
+
+/// Looks the next hop of the address in the key up. Register 0 becomes the hop's address, or 0 without a hop.
+pub(super) fn find(program: &mut Assembler<Place>, hops: &Map) {
+    /// The length of an address in bits.
+    const WHOLE: i32 = 128;
+    program.push([Instruction::set(1, WHOLE)]);
+    program.store(Word, STACK, 1, HOP_KEY);
+    look_up(program, hops, HOP_KEY);
+}

@@ -31,6 +31,8 @@ macro_rules! programs {
 mod deployment;
 #[path = "cluster/node.rs"]
 mod node;
+#[path = "cluster/three_nodes.rs"]
+mod three_nodes;
 
 /// A CustomResourceDefinition of ClusterNetworkPolicy that accepts any content.
 fn cluster_policies() -> Value {

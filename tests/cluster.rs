@@ -31,6 +31,8 @@ macro_rules! programs {
 mod deployment;
 #[path = "cluster/node.rs"]
 mod node;
+#[path = "cluster/three_nodes.rs"]
+mod three_nodes;
 
 /// A CustomResourceDefinition of ClusterNetworkPolicy that accepts any content.
 fn cluster_policies() -> Value {
@@ -137,6 +139,34 @@ fn a_server_that_is_killed_and_a_token_that_is_worth_nothing_any_more_change_not
     assert!(!lab.pings("client", &server), "nobody has told it");
     renew_token(&lab, &api);
     println!("a new token is used after {:?}", within("the change", || lab.pings("client", &server)));
+    lab.stop();
+}
+
+#[test]
+fn services_of_a_real_server_are_translated_whichever_version_of_endpoint_slices_it_has() {
+    let (mut lab, api) = lab(programs!());
+    lab.start("");
+    let metadata = json!({"name": "web", "namespace": "default"});
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [{"port": 80, "targetPort": PORT}]}});
+    let address = api.create(&service)["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let server = lab.get("server");
+    let _server = server.netns.serve(&format!("nc -lk {PORT}"), PORT);
+    assert!(!lab.connects("client", &address, 80), "it has no endpoint yet");
+    let mut slice = json!({"kind": "EndpointSlice", "addressType": "IPv4", "ports": [{"name": "", "port": PORT}],
+        "metadata": {"name": "web-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "web"}},
+        "endpoints": [{"addresses": [server.v4], "conditions": {"ready": true}}]});
+    let node = lab.node_name();
+    if api.minor_version() < 21 {
+        slice["apiVersion"] = "discovery.k8s.io/v1beta1".into();
+        slice["endpoints"][0]["topology"] = json!({"kubernetes.io/hostname": node});
+    } else {
+        slice["apiVersion"] = "discovery.k8s.io/v1".into();
+        slice["endpoints"][0]["nodeName"] = node.into();
+    }
+    api.create(&slice);
+    println!("translated after {:?}", within("the endpoint", || lab.connects("client", &address, 80)));
+    api.delete(&slice);
+    within("the endpoint's end", || !lab.connects("client", &address, 80));
     lab.stop();
 }
 

@@ -124,7 +124,7 @@ fn load(args: &Resolve, sources: &Sources) -> anyhow::Result<Vec<Object>> {
         );
     } else if !has(|object| matches!(object, Object::EndpointSlice(_))) {
         let help = "add the output of `kubectl get endpointslices -A -o yaml` to --state";
-        output::warn(&format!("the state has no EndpointSlice of discovery.k8s.io/v1\n  help: {help}"));
+        output::warn(&format!("the state has no EndpointSlice of discovery.k8s.io/v1 or v1beta1\n  help: {help}"));
     }
     Ok(loaded.objects)
 }

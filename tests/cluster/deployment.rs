@@ -14,32 +14,33 @@ use super::{deploy, pod_of};
 use crate::control_plane::{Cluster, Programs, SERVER, within};
 use crate::lab::Lab;
 use crate::lab::lasting::{Lasting, answers, settle};
-use crate::lab::netns::Running;
 use crate::machine::NodePrograms;
 use crate::manifests::kustomized;
 use crate::{node_programs, require};
 
 /// The image of `deploy/kustomization.yaml` by containerd's full name.
-const IMAGE: &str = "docker.io/library/bulkhead:0.1.0";
+pub(super) const IMAGE: &str = "docker.io/library/bulkhead:0.1.0";
 
-/// The address at which pods reach the API server: the first address of the service CIDR.
-const SERVICE: &str = "10.96.0.1";
-
-/// A node with one network card, owned by its kernel, and no vswitch. The cluster has all objects of `deploy/` except the DaemonSet. Also
-/// returns a proxy that replaces kube-proxy on the way to the API server.
-fn node_with_one_card(programs: Programs, node_programs: NodePrograms) -> (Node, Running) {
+/// A node with one network card, owned by its kernel, and no vswitch. The cluster has all objects of `deploy/` except the DaemonSet.
+fn node_with_one_card(programs: Programs, node_programs: NodePrograms) -> Node {
     let mut lab = Lab::new();
     lab.outside();
     let outside = lab.outside.as_ref().unwrap();
-    outside.ip(&format!("addr add {SERVICE}/32 dev lo"));
     lab.node.ip(&format!("addr add {}/16 dev ul0", lab.node_v4()));
     lab.node.ip(&format!("route add default via {SERVER}"));
     lab.node.sysctl("net.ipv4.ip_forward", "1");
     // A kubelet 1.20 first waits for credentials from a cloud's metadata service. This route makes that fail at once.
     lab.node.ip("route add unreachable 169.254.169.254");
-    let proxy = format!("socat TCP-LISTEN:443,bind={SERVICE},reuseaddr,fork TCP:{SERVER}:6443");
-    let proxy = outside.spawn(&proxy);
     let api = Cluster::start(programs, outside, &lab.path(""));
+    create_manifests(&api);
+    let node = Node::without_network(Lasting::of(lab), api, node_programs);
+    node.give_addresses();
+    node.machine.import_bulkhead(IMAGE);
+    node
+}
+
+/// Creates all objects of `deploy/` except the DaemonSet.
+pub(super) fn create_manifests(api: &Cluster) {
     for object in kustomized(&deploy()).iter().filter(|object| object["kind"] != "DaemonSet") {
         api.create(object);
     }
@@ -47,18 +48,15 @@ fn node_with_one_card(programs: Programs, node_programs: NodePrograms) -> (Node,
     let certificate = fs::read_to_string(api.certificate()).unwrap();
     api.create(&json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"ca.crt": certificate},
         "metadata": {"name": "kube-root-ca.crt", "namespace": "kube-system"}}));
-    let node = Node::without_network(Lasting::of(lab), api, node_programs);
-    node.give_addresses();
-    node.machine.import_bulkhead(IMAGE);
-    (node, proxy)
 }
 
-/// The pod that a folder's DaemonSet creates on the node, with the service account volume that an admission controller adds.
-fn daemon(node: &Node, folder: &str, name: &str) -> Value {
+/// The pod that a folder's DaemonSet creates on a node, with the service account volume that an admission controller adds. The containers'
+/// environment names the API server, as on nodes without kube-proxy.
+pub(super) fn daemon(node: &str, folder: &str, name: &str) -> Value {
     let objects = kustomized(&deploy().join(folder));
     let mut pod = pod_of(objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap(), name);
     let spec = &mut pod["spec"];
-    spec["nodeName"] = node.lab().node_name().into();
+    spec["nodeName"] = node.into();
     if spec.get("serviceAccountName").is_none() {
         return pod;
     }
@@ -76,6 +74,10 @@ fn daemon(node: &Node, folder: &str, name: &str) -> Value {
                 Some(mounts) => mounts.push(mount),
                 None => container["volumeMounts"] = json!([mount]),
             }
+            let server = [("HOST", SERVER), ("PORT", "6443")];
+            let server =
+                server.map(|(name, value)| json!({"name": format!("KUBERNETES_SERVICE_{name}"), "value": value}));
+            container["env"].as_array_mut().unwrap().extend(server);
         }
     }
     pod
@@ -139,9 +141,8 @@ fn end(node: &Node, pod: &Pod) {
 #[test]
 fn the_manifests_wire_a_real_node_replace_its_vswitch_and_leave_nothing_when_they_are_removed() {
     let (programs, node_programs) = (programs!(), node_programs!());
-    require!("socat");
-    let (node, _proxy) = node_with_one_card(programs, node_programs);
-    let vswitch = node.ready(&node.api.create(&daemon(&node, "", "bulkhead-1")));
+    let node = node_with_one_card(programs, node_programs);
+    let vswitch = node.ready(&node.api.create(&daemon(&node.lab().node_name(), "", "bulkhead-1")));
     let status = node.machine.output_in(&vswitch.object, &["bulkhead", "status"]);
     assert!(status.status.success(), "{status:?}");
 
@@ -156,13 +157,13 @@ fn the_manifests_wire_a_real_node_replace_its_vswitch_and_leave_nothing_when_the
     end(&node, &vswitch);
     assert!(answers(&mut stream), "the kernel goes on with it");
     node.api.delete(&vswitch.object);
-    let vswitch = node.ready(&node.api.create(&daemon(&node, "", "bulkhead-2")));
+    let vswitch = node.ready(&node.api.create(&daemon(&node.lab().node_name(), "", "bulkhead-2")));
     within("the connection goes on", || answers(&mut stream));
     assert!(node.gets(&backend, &db) && !node.gets(&frontend, &db));
 
     // With the surge of `deploy/`: the new pod is ready while the old one runs, and only then does the controller delete that.
     let vswitch = {
-        let new = node.ready(&node.api.create(&daemon(&node, "", "bulkhead-3")));
+        let new = node.ready(&node.api.create(&daemon(&node.lab().node_name(), "", "bulkhead-3")));
         let watched = Watched::start(&backend, &db);
         end(&node, &vswitch);
         within("the new one runs", || node.machine.output_in(&new.object, &["bulkhead", "status"]).status.success());
@@ -180,7 +181,7 @@ fn the_manifests_wire_a_real_node_replace_its_vswitch_and_leave_nothing_when_the
     for object in kustomized(&deploy().join("uninstall")).iter().filter(|object| object["kind"] != "DaemonSet") {
         node.api.create(object);
     }
-    node.ready(&node.api.create(&daemon(&node, "uninstall", "uninstall-1")));
+    node.ready(&node.api.create(&daemon(&node.lab().node_name(), "uninstall", "uninstall-1")));
     // Every BPF file system contains the kernel's own two files.
     for (folder, others) in [
         ("/etc/cni/net.d", ""),

@@ -9,7 +9,7 @@ use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
 use super::lab_with;
-use crate::control_plane::{Cluster, KUBELET, Programs, within};
+use crate::control_plane::{Cluster, Programs, kubelet_token, within};
 use crate::lab::Lab;
 use crate::lab::lasting::{Lasting, PATIENCE, answers, settle};
 use crate::machine::{IMAGE, Machine, NodePrograms};
@@ -53,7 +53,7 @@ impl Node {
     pub(super) fn without_network(lasting: Lasting, api: Cluster, programs: NodePrograms) -> Self {
         let machine = Machine::start(programs, &lasting.lab);
         let mut node = Self { machine, api, lasting };
-        fs::write(node.path("kubelet.token"), KUBELET).unwrap();
+        fs::write(node.path("kubelet.token"), kubelet_token(&node.lab().node_name())).unwrap();
         fs::write(node.path("kubelet.conf"), node.api.kubeconfig(&node.path("kubelet.token"))).unwrap();
         node.start_kubelet();
         let object = node.object();

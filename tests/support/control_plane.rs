@@ -4,7 +4,7 @@
 //!                                      ^-- curl, as the cluster's administrator
 //! ```
 //!
-//! No controllers run: the test writes what they would write. A kubelet runs only if a test starts one.
+//! No controllers run unless a test starts them: the test writes what they would write. A kubelet runs only if a test starts one.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -12,6 +12,7 @@
     reason = "each test file uses a part of this; tests may panic"
 )]
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -28,8 +29,20 @@ pub const SERVER: &str = "172.18.0.100";
 /// The administrator's token. It need not be secret: the server lives for seconds in its own namespace.
 const ADMIN: &str = "administrator";
 
-/// The kubelet's token, with the rights of the lab's node.
-pub const KUBELET: &str = "kubelet";
+/// The number of nodes for which the server knows a kubelet: `node-1` to `node-3`.
+const NODES: u32 = 3;
+
+/// Returns the token of a node's kubelet, with the rights of that node.
+pub fn kubelet_token(node: &str) -> String {
+    format!("kubelet-of-{node}")
+}
+
+/// The pod networks and Service networks of a cluster with two families.
+const POD_NETWORKS: &str = "10.244.0.0/16,fd00:244::/48";
+const SERVICE_NETWORKS: &str = "10.96.0.0/16,fd96::/108";
+
+/// The first minor version whose dual stack needs no feature gate.
+pub const DUAL_STACK: u32 = 23;
 
 /// The time limit for the server's start and for changes to take effect. A busy machine takes tens of seconds.
 const LONG: Duration = Duration::from_secs(120);
@@ -38,13 +51,19 @@ const LONG: Duration = Duration::from_secs(120);
 pub struct Programs {
     etcd: PathBuf,
     server: PathBuf,
+    /// kube-controller-manager. `None` if its variable is unset.
+    pub controllers: Option<PathBuf>,
 }
 
 impl Programs {
-    /// Reads the paths from `BULKHEAD_ETCD` and `BULKHEAD_KUBE_APISERVER`. `None` if either is unset.
+    /// Reads the paths from the environment. `None` if `BULKHEAD_ETCD` or `BULKHEAD_KUBE_APISERVER` is unset.
     pub fn found() -> Option<Self> {
         let path = |name| std::env::var_os(name).map(PathBuf::from);
-        Some(Self { etcd: path("BULKHEAD_ETCD")?, server: path("BULKHEAD_KUBE_APISERVER")? })
+        Some(Self {
+            etcd: path("BULKHEAD_ETCD")?,
+            server: path("BULKHEAD_KUBE_APISERVER")?,
+            controllers: path("BULKHEAD_KUBE_CONTROLLER_MANAGER"),
+        })
     }
 }
 
@@ -53,6 +72,7 @@ pub struct Cluster {
     programs: Programs,
     folder: PathBuf,
     netns: String,
+    is_dual_stack: bool,
     _etcd: Running,
     server: Option<Running>,
 }
@@ -70,18 +90,27 @@ pub fn within(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
 impl Cluster {
     /// Starts both programs in this namespace, with their files in this folder, and waits until the server answers.
     pub fn start(programs: Programs, netns: &Netns, folder: &Path) -> Self {
+        Self::start_with(programs, netns, folder, false)
+    }
+
+    /// Starts a cluster with IPv4, or with both families.
+    pub fn start_with(programs: Programs, netns: &Netns, folder: &Path, is_dual_stack: bool) -> Self {
         let folder = folder.join("cluster");
         fs::create_dir_all(&folder).unwrap();
         let text = |name: &str| folder.join(name).to_str().unwrap().to_owned();
         run("openssl", &["genrsa", "-out", &text("accounts.pem"), "2048"]);
-        let tokens = format!("{ADMIN},administrator,1,system:masters\n{KUBELET},system:node:node-1,2,system:nodes\n");
+        let mut tokens = format!("{ADMIN},administrator,1,system:masters\n");
+        for node in (1..=NODES).map(|number| format!("node-{number}")) {
+            writeln!(tokens, "{},system:node:{node},{node},system:nodes", kubelet_token(&node)).unwrap();
+        }
         fs::write(folder.join("tokens.csv"), tokens).unwrap();
         let listens = "http://127.0.0.1:2379";
         let data = text("etcd");
         let words = ["--data-dir", &data, "--listen-client-urls", listens, "--advertise-client-urls", listens];
         let peers = ["--listen-peer-urls", "http://127.0.0.1:2380", "--unsafe-no-fsync"];
         let etcd = spawn(netns, &programs.etcd, &[&words[..], &peers].concat(), &folder.join("etcd.log"));
-        let mut cluster = Self { programs, folder, netns: netns.name().to_owned(), _etcd: etcd, server: None };
+        let netns_name = netns.name().to_owned();
+        let mut cluster = Self { programs, folder, netns: netns_name, is_dual_stack, _etcd: etcd, server: None };
         cluster.come_up(netns);
         cluster
     }
@@ -89,7 +118,7 @@ impl Cluster {
     /// Starts the API server and waits until it answers.
     pub fn come_up(&mut self, netns: &Netns) {
         let text = |name: &str| self.folder.join(name).to_str().unwrap().to_owned();
-        let words = [
+        let mut words = vec![
             "--etcd-servers=http://127.0.0.1:2379".to_owned(),
             format!("--bind-address={SERVER}"),
             format!("--advertise-address={SERVER}"),
@@ -97,13 +126,13 @@ impl Cluster {
             format!("--cert-dir={}", text("certificates")),
             format!("--token-auth-file={}", text("tokens.csv")),
             "--authorization-mode=Node,RBAC".to_owned(),
-            "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-key-file={}", text("accounts.pem")),
             format!("--service-account-signing-key-file={}", text("accounts.pem")),
             // No controller creates service accounts for namespaces, or removes taints from nodes.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition".to_owned(),
         ];
+        words.extend(self.of_families(&self.programs.server));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let server = spawn(netns, &self.programs.server, &words, &self.folder.join("server.log"));
         self.server = Some(server);
@@ -113,6 +142,37 @@ impl Cluster {
         });
         // The server creates this namespace itself, after it has reported that it is ready.
         within("the system's namespace", || self.ask("GET", "/api/v1/namespaces/kube-system", None).0 == 200);
+    }
+
+    /// Returns the arguments about address families for this program of Kubernetes.
+    fn of_families(&self, program: &Path) -> Vec<String> {
+        if !self.is_dual_stack {
+            return vec!["--service-cluster-ip-range=10.96.0.0/16".to_owned()];
+        }
+        let mut words = vec![format!("--service-cluster-ip-range={SERVICE_NETWORKS}")];
+        if minor_version(program) < DUAL_STACK {
+            words.push("--feature-gates=IPv6DualStack=true".to_owned());
+        }
+        words
+    }
+
+    /// Starts the controllers that assign `podCIDRs` to nodes and write the endpoint slices of Services. Panics without the program.
+    pub fn start_controllers(&self, netns: &Netns) -> Running {
+        let text = |name: &str| self.folder.join(name).to_str().unwrap().to_owned();
+        let program = self.programs.controllers.as_ref().unwrap();
+        fs::write(text("administrator.token"), ADMIN).unwrap();
+        fs::write(text("controllers.conf"), self.kubeconfig(Path::new(&text("administrator.token")))).unwrap();
+        let mut words = vec![
+            format!("--kubeconfig={}", text("controllers.conf")),
+            format!("--cert-dir={}", text("controllers")),
+            "--controllers=nodeipam,endpointslice".to_owned(),
+            "--leader-elect=false".to_owned(),
+            "--allocate-node-cidrs=true".to_owned(),
+            format!("--cluster-cidr={POD_NETWORKS}"),
+        ];
+        words.extend(self.of_families(program));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        spawn(netns, program, &words, &self.folder.join("controllers.log"))
     }
 
     /// Kills the API server with SIGKILL. Its data stays in etcd.
@@ -281,6 +341,12 @@ fn collection(object: &Value) -> String {
         Some(namespace) => format!("/{root}/{version}/namespaces/{namespace}/{plural}"),
         None => format!("/{root}/{version}/{plural}"),
     }
+}
+
+/// Returns the minor version of a program of Kubernetes: 20 for 1.20.
+pub fn minor_version(program: &Path) -> u32 {
+    let said = run(program.to_str().unwrap(), &["--version"]);
+    said.split('.').nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no version: {said}"))
 }
 
 fn spawn(netns: &Netns, program: &Path, words: &[&str], log: &Path) -> Running {

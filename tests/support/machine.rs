@@ -28,12 +28,15 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::cni;
-use super::control_plane::within;
+use super::control_plane::{DUAL_STACK, minor_version, within};
 use super::lab::Lab;
 use super::lab::netns::{Running, run};
 
 /// The image of all containers, including those that only hold a pod's namespaces: busybox, built by [`Machine::start`].
 pub const IMAGE: &str = "bulkhead.test/busybox:1";
+
+/// The address of the Service that pods ask for names, as kubeadm chooses it.
+pub const DNS: &str = "10.96.0.10";
 
 /// The root of the control groups. Each controller of version 1 has its own folder below.
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
@@ -70,7 +73,7 @@ exec sleep 2147483647
 ";
 
 /// Paths of the programs, which `cargo xtask cluster` sets.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct NodePrograms {
     kubelet: PathBuf,
     containerd: PathBuf,
@@ -97,12 +100,6 @@ impl NodePrograms {
         // The image contains no shared libraries.
         let is_dynamic = Command::new("ldd").arg(busybox).output().unwrap().status.success();
         is_dynamic.then(|| format!("{} is not a static one (busybox-static)", busybox.display()))
-    }
-
-    /// Returns the kubelet's minor version: 20 for 1.20.
-    fn minor_version(&self) -> u32 {
-        let said = run(self.kubelet.to_str().unwrap(), &["--version"]);
-        said.split('.').nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no version: {said}"))
     }
 }
 
@@ -165,7 +162,8 @@ pub struct Machine {
     /// The name of its control groups.
     name: String,
     node: String,
-    address: String,
+    /// The node's addresses for the next start of the kubelet: one, or one of each family with a comma between.
+    pub addresses: String,
 }
 
 impl Machine {
@@ -192,7 +190,7 @@ impl Machine {
             folder,
             name: format!("bulkhead-{}", lab.node.name()),
             node: lab.node_name(),
-            address: lab.node_v4(),
+            addresses: lab.node_v4(),
         };
         machine.make_control_groups();
         machine.start_containerd();
@@ -259,13 +257,18 @@ impl Machine {
             IMAGE,
             &self.programs.busybox,
             "bin/busybox",
-            &["cat", "hostname", "httpd", "mkdir", "nc", "sh", "sleep"],
+            &["cat", "hostname", "httpd", "mkdir", "nc", "nslookup", "sh", "sleep"],
         );
     }
 
     /// Imports an image of the tested program with its shared libraries, `rm` and `sleep`.
     pub fn import_bulkhead(&self, image: &str) {
         let program = Path::new(env!("CARGO_BIN_EXE_bulkhead"));
+        self.import_linked(image, program, "usr/local/bin/bulkhead");
+    }
+
+    /// Imports an image of a program of the host with its shared libraries, `rm`, `sleep` and the user root.
+    pub fn import_linked(&self, image: &str, program: &Path, to: &str) {
         let root = self.folder.join(image.replace(['/', ':'], "-"));
         let linked = run("ldd", &[program.to_str().unwrap()]);
         // ldd prints `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x...)`, or only the path.
@@ -276,7 +279,10 @@ impl Machine {
         for name in ["rm", "sleep"] {
             symlink("busybox", root.join("bin").join(name)).unwrap();
         }
-        self.import(image, program, "usr/local/bin/bulkhead", &[]);
+        fs::create_dir_all(root.join("etc")).unwrap();
+        fs::write(root.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n").unwrap();
+        fs::write(root.join("etc/group"), "root:x:0:\n").unwrap();
+        self.import(image, program, to, &[]);
     }
 
     /// Imports an image of one layer: the image's folder, with `program` at `to` and links to it by these names.
@@ -309,7 +315,7 @@ impl Machine {
 
     /// Starts the kubelet, which registers the node with the API server of this kubeconfig.
     pub fn start_kubelet(&mut self, kubeconfig: &Path) {
-        let minor = self.programs.minor_version();
+        let minor = minor_version(&self.programs.kubelet);
         let mut config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -324,9 +330,14 @@ impl Machine {
             "imageGCHighThresholdPercent": 100,
             "makeIPTablesUtilChains": false,
             "resolvConf": "",
+            "clusterDNS": [DNS],
+            "clusterDomain": "cluster.local",
             // The kubelet notices changes after a second instead of a minute.
             "syncFrequency": "1s",
         });
+        if self.addresses.contains(',') && minor < DUAL_STACK {
+            config["featureGates"] = json!({"IPv6DualStack": true});
+        }
         if minor >= 31 {
             config["failCgroupV1"] = false.into();
         }
@@ -336,7 +347,7 @@ impl Machine {
             format!("--config={path}"),
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--hostname-override={}", self.node),
-            format!("--node-ip={}", self.address),
+            format!("--node-ip={}", self.addresses),
             "--container-runtime-endpoint=unix:///run/containerd/containerd.sock".to_owned(),
         ];
         if minor < 24 {

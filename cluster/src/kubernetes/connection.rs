@@ -39,8 +39,8 @@ impl Fault {
             }
             Self::Absent if kind.purpose() == Purpose::Services => format!(
                 "the server has no {resource} of {}\n  \
-                 help: Services need Kubernetes 1.21 or later; `services: off` leaves Services to the node's kernel",
-                kind.api_version()
+                 help: Services need Kubernetes 1.17 or later; `services: off` leaves Services to the node's kernel",
+                kind.forms().map(|form| form.api_version).collect::<Vec<_>>().join(" or ")
             ),
             Self::Absent => format!("the server has no {resource} of {}", kind.api_version()),
             Self::Unauthorized => UNAUTHORIZED.to_owned(),

@@ -41,7 +41,7 @@ pub enum Kind {
     BaselineAdminNetworkPolicy,
     /// API version `v1`, if Services are followed.
     Service,
-    /// API version `discovery.k8s.io/v1`, if Services are followed.
+    /// API version `discovery.k8s.io/v1`, or `v1beta1` on servers before Kubernetes 1.21, if Services are followed.
     EndpointSlice,
 }
 
@@ -89,26 +89,31 @@ impl Kind {
         }
     }
 
-    /// Returns the API version in which the kind is read.
-    pub const fn api_version(self) -> &'static str {
+    /// Returns the API versions in which the kind is read. The first one that the server has is used.
+    const fn api_versions(self) -> &'static [&'static str] {
         match self {
-            Self::Namespace | Self::Node | Self::Pod | Self::Service => "v1",
-            Self::NetworkPolicy => "networking.k8s.io/v1",
-            Self::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
-            Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy => "policy.networking.k8s.io/v1alpha1",
-            Self::EndpointSlice => "discovery.k8s.io/v1",
+            Self::Namespace | Self::Node | Self::Pod | Self::Service => &["v1"],
+            Self::NetworkPolicy => &["networking.k8s.io/v1"],
+            Self::ClusterNetworkPolicy => &["policy.networking.k8s.io/v1alpha2"],
+            Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy => &["policy.networking.k8s.io/v1alpha1"],
+            // Kubernetes 1.17 to 1.20 has only the second one, Kubernetes 1.25 and later only the first.
+            Self::EndpointSlice => &["discovery.k8s.io/v1", "discovery.k8s.io/v1beta1"],
         }
+    }
+
+    /// Returns the preferred API version.
+    pub const fn api_version(self) -> &'static str {
+        self.api_versions()[0]
+    }
+
+    /// Returns the kind in each API version in which it is read, the preferred one first.
+    pub(super) fn forms(self) -> impl Iterator<Item = Form> {
+        self.api_versions().iter().map(move |api_version| Form { kind: self, api_version })
     }
 
     /// Returns the API group. Empty for Kubernetes' core.
     pub(super) fn group(self) -> &'static str {
         self.api_version().split_once('/').map_or("", |(group, _)| group)
-    }
-
-    /// Returns the URL path of all objects of the kind.
-    pub(super) fn path(self) -> String {
-        let root = if self.group().is_empty() { "/api" } else { "/apis" };
-        format!("{root}/{}/{}", self.api_version(), self.resource())
     }
 
     /// Returns the purpose for which the kind is followed. Nodes count as policy, but batches of Services include them too.
@@ -132,5 +137,25 @@ impl Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// A kind in one of its API versions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Form {
+    pub(super) kind: Kind,
+    pub(super) api_version: &'static str,
+}
+
+impl Form {
+    /// Returns the kind in its preferred API version.
+    pub(super) const fn preferred(kind: Kind) -> Self {
+        Self { kind, api_version: kind.api_version() }
+    }
+
+    /// Returns the URL path of all objects of the kind.
+    pub(super) fn path(self) -> String {
+        let root = if self.kind.group().is_empty() { "/api" } else { "/apis" };
+        format!("{root}/{}/{}", self.api_version, self.kind.resource())
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::backoff::Backoff;
 use super::connection::Fault;
-use super::kinds::Kind;
+use super::kinds::{Form, Kind};
 use super::page::{self, Line};
 use super::shared::Shared;
 use super::store::Listing;
@@ -16,12 +16,14 @@ use super::store::Listing;
 /// A watch that ends within this time without an event counts as useless: the next one starts after a pause.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// The resource version from which a watch continues.
-#[derive(Clone, Debug, Default)]
+/// Where a watch continues.
+#[derive(Clone, Debug)]
 struct Place {
-    /// The version as the server writes it.
+    /// The kind in the API version that the server has.
+    form: Form,
+    /// The resource version as the server writes it.
     version: String,
-    /// The version as a number. `None` if the server's versions are not numeric.
+    /// The resource version as a number. `None` if the server's versions are not numeric.
     number: Option<u64>,
 }
 
@@ -45,13 +47,13 @@ pub(super) async fn follow(kind: Kind, shared: &Arc<Shared>) {
                     shared.pause(backoff.next()).await;
                     continue;
                 }
-                Err(Fault::Expired) => {
-                    place = None;
-                    shared.failed(kind, &Fault::Expired);
-                    shared.pause(backoff.next()).await;
-                    continue;
+                Err(fault) => {
+                    // An upgraded server may have the kind in another API version.
+                    if matches!(fault, Fault::Expired | Fault::Absent) {
+                        place = None;
+                    }
+                    fault
                 }
-                Err(fault) => fault,
             },
         };
         shared.failed(kind, &fault);
@@ -59,31 +61,42 @@ pub(super) async fn follow(kind: Kind, shared: &Arc<Shared>) {
     }
 }
 
-/// Reads all pages of a list, then replaces the objects of the kind. An incomplete list changes nothing.
+/// Lists the kind in the first of its API versions that the server has.
 async fn list(kind: Kind, shared: &Shared) -> Result<Place, Fault> {
+    for form in kind.forms() {
+        match list_form(form, shared).await {
+            Err(Fault::Absent) => {}
+            listed => return listed,
+        }
+    }
+    Err(Fault::Absent)
+}
+
+/// Reads all pages of a list, then replaces the objects of the kind. An incomplete list changes nothing.
+async fn list_form(form: Form, shared: &Shared) -> Result<Place, Fault> {
     let size = shared.settings.timing.page_size;
-    let mut listing = Listing::new(kind);
+    let mut listing = Listing::new(form.kind);
     let (mut place, mut next) = (None, None::<String>);
     loop {
-        let mut path = format!("{}?limit={size}", kind.path());
+        let mut path = format!("{}?limit={size}", form.path());
         if let Some(next) = &next {
             path.push_str("&continue=");
             path.extend(next.bytes().map(escaped));
         }
         let text = shared.connection.page(&path).await?;
-        let page = page::page(kind, &text).map_err(Fault::Other)?;
+        let page = page::page(form, &text).map_err(Fault::Other)?;
         drop(text);
         // The watch starts at the first page's version, so it misses nothing even if later pages have newer ones.
-        place.get_or_insert_with(|| Place { number: page.version.parse().ok(), version: page.version });
+        let first = place.get_or_insert(Place { form, number: page.version.parse().ok(), version: page.version });
         shared.store().add(&mut listing, page.items);
         next = page.next;
         if next.is_none() {
-            break;
+            let place = first.clone();
+            shared.change(|store| store.settle(listing));
+            shared.listed(form.kind);
+            return Ok(place);
         }
     }
-    shared.change(|store| store.settle(listing));
-    shared.listed(kind);
-    Ok(place.unwrap_or_default())
 }
 
 /// Applies changes until the server ends the watch. Returns false if the watch was useless.
@@ -93,7 +106,8 @@ async fn list(kind: Kind, shared: &Shared) -> Result<Place, Fault> {
 async fn watch(kind: Kind, shared: &Shared, place: &mut Place, backoff: &mut Backoff) -> Result<bool, Fault> {
     let timing = &shared.settings.timing;
     let mut reconnect = shared.reconnect.subscribe();
-    let (path, version, seconds) = (kind.path(), &place.version, timing.watch_seconds);
+    let (form, version, seconds) = (place.form, &place.version, timing.watch_seconds);
+    let path = form.path();
     let path = format!("{path}?watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}");
     let mut lines = shared.connection.lines(&path).await?;
     shared.up(Some(kind));
@@ -112,7 +126,7 @@ async fn watch(kind: Kind, shared: &Shared, place: &mut Place, backoff: &mut Bac
         if text.trim_ascii().is_empty() {
             continue;
         }
-        let (line, version) = page::line(kind, &text).map_err(Fault::Other)?;
+        let (line, version) = page::line(form, &text).map_err(Fault::Other)?;
         text.clear();
         // The server repeats older versions: it has lost its position, and events may be missing.
         if line.version().zip(place.number).is_some_and(|(version, place)| version < place) {
@@ -128,7 +142,7 @@ async fn watch(kind: Kind, shared: &Shared, place: &mut Place, backoff: &mut Bac
                 return Err(Fault::other(&format_args!("the server ended the watch with {code}: {message}")));
             }
         }
-        *place = Place { version, number };
+        *place = Place { form, version, number };
         served = true;
         backoff.reset();
         shared.up(Some(kind));

@@ -4,7 +4,7 @@ use bulkhead_control::object::Object;
 use ipnet::IpNet;
 
 use super::connection::{Connection, Fault};
-use super::kinds::Kind;
+use super::kinds::{Form, Kind};
 use super::list_watch::escaped;
 use super::page;
 use super::settings::Timing;
@@ -20,10 +20,11 @@ pub fn node_blocks(access: Access, node: &str) -> Result<Vec<IpNet>, String> {
     let connection = Connection::new(access, Timing::default());
     let name: String = node.bytes().map(escaped).collect();
     // A list of one object, because the vswitch's RBAC rules grant `list` and not `get`.
-    let path = format!("{}?fieldSelector=metadata.name%3D{name}", Kind::Node.path());
+    let form = Form::preferred(Kind::Node);
+    let path = format!("{}?fieldSelector=metadata.name%3D{name}", form.path());
     let told = |fault: Fault| fault.told(Kind::Node);
     let text = runtime.block_on(connection.page(&path)).map_err(told)?;
-    let page = page::page(Kind::Node, &text).map_err(|text| Fault::Other(text).told(Kind::Node))?;
+    let page = page::page(form, &text).map_err(|text| Fault::Other(text).told(Kind::Node))?;
     let blocks = page.items.into_iter().filter_map(|item| match item.read.object {
         Some(Object::Node(found)) if *found.name == *node && !item.read.has_problems() => Some(found.pod_cidrs),
         _ => None,

@@ -12,7 +12,7 @@ use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, V
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::kinds::Kind;
+use super::kinds::{Form, Kind};
 use super::pruned::Pruned;
 
 /// A parsed object with its key, version and faults.
@@ -59,23 +59,23 @@ impl Line {
 ///
 /// # Errors
 /// If any part of the page is malformed.
-pub(super) fn page(kind: Kind, text: &str) -> Result<Page, String> {
+pub(super) fn page(form: Form, text: &str) -> Result<Page, String> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let page = PageSeed(kind).deserialize(&mut deserializer);
+    let page = PageSeed(form).deserialize(&mut deserializer);
     let page = page.and_then(|page| deserializer.end().map(|()| page));
-    page.map_err(|error| format!("the server's list of {} is malformed: {}", kind.resource(), shown(&error)))
+    page.map_err(|error| format!("the server's list of {} is malformed: {}", form.kind.resource(), shown(&error)))
 }
 
 /// Parses a line of a watch. Also returns its version as the server writes it.
 ///
 /// # Errors
 /// If the line is malformed, so that the change is unknown.
-pub(super) fn line(kind: Kind, text: &[u8]) -> Result<(Line, String), String> {
+pub(super) fn line(form: Form, text: &[u8]) -> Result<(Line, String), String> {
     let unreadable = |error: &dyn fmt::Display| {
-        format!("the server sent a malformed change of {}: {}", kind.resource(), shown(error))
+        format!("the server sent a malformed change of {}: {}", form.kind.resource(), shown(error))
     };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let event = EventSeed(kind).deserialize(&mut deserializer);
+    let event = EventSeed(form.kind).deserialize(&mut deserializer);
     let event = event.and_then(|event| deserializer.end().map(|()| event));
     let Event { what, object } = event.map_err(|error| unreadable(&error))?;
     if what == "ERROR" {
@@ -86,10 +86,10 @@ pub(super) fn line(kind: Kind, text: &[u8]) -> Result<(Line, String), String> {
     let text = version_of(&object).ok_or_else(|| unreadable(&"no metadata.resourceVersion"))?.to_owned();
     let version = text.parse().ok();
     let line = match &*what {
-        "ADDED" | "MODIFIED" => Line::Applied(item(kind, object).map_err(|error| unreadable(&error))?),
+        "ADDED" | "MODIFIED" => Line::Applied(item(form, object).map_err(|error| unreadable(&error))?),
         "DELETED" => {
-            check_kind(kind, &object).map_err(|error| unreadable(&error))?;
-            Line::Deleted { key: key_of(kind, &object).ok_or_else(|| unreadable(&NAMELESS))?, version }
+            check_kind(form, &object).map_err(|error| unreadable(&error))?;
+            Line::Deleted { key: key_of(form.kind, &object).ok_or_else(|| unreadable(&NAMELESS))?, version }
         }
         "BOOKMARK" => Line::Bookmark { version },
         other => return Err(unreadable(&format_args!("unknown type {other:?}"))),
@@ -114,11 +114,11 @@ fn version_of(value: &Value) -> Option<&str> {
 }
 
 /// Parses an object with the code that reads files.
-fn item(kind: Kind, value: Value) -> Result<Item, String> {
-    check_kind(kind, &value)?;
-    let (key, version) = (key_of(kind, &value), version_of(&value).and_then(|version| version.parse().ok()));
+fn item(form: Form, value: Value) -> Result<Item, String> {
+    check_kind(form, &value)?;
+    let (key, version) = (key_of(form.kind, &value), version_of(&value).and_then(|version| version.parse().ok()));
     let key = key.ok_or(NAMELESS)?;
-    let read = single::read(value, kind.api_version(), kind.name());
+    let read = single::read(value, form.api_version, form.kind.name());
     let mut read = read.ok_or("an object of another kind")?;
     if let Some(Object::Pod(pod)) = &mut read.object {
         // Verdicts do not depend on the owner, which would take megabytes in a large cluster.
@@ -130,8 +130,8 @@ fn item(kind: Kind, value: Value) -> Result<Item, String> {
 }
 
 /// Checks `apiVersion` and `kind`, which items of lists may omit.
-fn check_kind(kind: Kind, value: &Value) -> Result<(), String> {
-    for (field, expected) in [("apiVersion", kind.api_version()), ("kind", kind.name())] {
+fn check_kind(form: Form, value: &Value) -> Result<(), String> {
+    for (field, expected) in [("apiVersion", form.api_version), ("kind", form.kind.name())] {
         match value.get(field) {
             None => {}
             Some(Value::String(found)) if found == expected => {}
@@ -192,7 +192,7 @@ impl<'de> Visitor<'de> for EventSeed {
     }
 }
 
-struct PageSeed(Kind);
+struct PageSeed(Form);
 
 impl<'de> DeserializeSeed<'de> for PageSeed {
     type Value = Page;
@@ -235,7 +235,7 @@ impl<'de> Visitor<'de> for PageSeed {
                 _ => drop(access.next_value::<IgnoredAny>()?),
             }
         }
-        let expected = format!("{}List", self.0.name());
+        let expected = format!("{}List", self.0.kind.name());
         if kind.as_deref() != Some(&*expected) {
             return Err(A::Error::custom(format_args!("it is not a {expected}")));
         }
@@ -246,7 +246,7 @@ impl<'de> Visitor<'de> for PageSeed {
     }
 }
 
-struct ItemsSeed(Kind);
+struct ItemsSeed(Form);
 
 impl<'de> DeserializeSeed<'de> for ItemsSeed {
     type Value = Vec<Item>;
@@ -270,7 +270,7 @@ impl<'de> Visitor<'de> for ItemsSeed {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Vec<Item>, A::Error> {
         let mut items = Vec::new();
-        while let Some(value) = access.next_element_seed(Pruned(self.0))? {
+        while let Some(value) = access.next_element_seed(Pruned(self.0.kind))? {
             items.push(item(self.0, value).map_err(A::Error::custom)?);
         }
         Ok(items)
@@ -281,6 +281,7 @@ impl<'de> Visitor<'de> for ItemsSeed {
 mod tests {
     use super::*;
 
+    const POD_FORM: Form = Form::preferred(Kind::Pod);
     const POD: &str = r#"{"metadata":{"name":"a","namespace":"x","resourceVersion":"7"},"spec":{}}"#;
 
     #[test]
@@ -288,13 +289,13 @@ mod tests {
         let text = format!(
             r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"9","continue":"c"}},"items":[{POD}]}}"#
         );
-        let read = page(Kind::Pod, &text).unwrap();
+        let read = page(POD_FORM, &text).unwrap();
         assert_eq!((read.version.as_str(), read.next.as_deref(), read.items.len()), ("9", Some("c"), 1));
         let item = &read.items[0];
         assert_eq!((item.key.clone(), item.version), (Key::Pod(ObjectName::new("x", "a")), Some(7)));
         assert!(item.read.object.is_some() && !item.read.has_problems());
         for end in 0..text.len() {
-            assert!(page(Kind::Pod, &text[..end]).is_err(), "{}", &text[..end]);
+            assert!(page(POD_FORM, &text[..end]).is_err(), "{}", &text[..end]);
         }
         for wrong in [
             text.replace("PodList", "NodeList"),
@@ -305,39 +306,41 @@ mod tests {
             text.replace(POD, "7"),
             text.clone() + "x",
         ] {
-            assert!(page(Kind::Pod, &wrong).is_err(), "{wrong}");
+            assert!(page(POD_FORM, &wrong).is_err(), "{wrong}");
         }
         let empty = text.replace(&format!("[{POD}]"), "null");
-        assert!(page(Kind::Pod, &empty).unwrap().items.is_empty());
+        assert!(page(POD_FORM, &empty).unwrap().items.is_empty());
     }
 
     #[test]
     fn lines_say_what_has_changed_and_nonsense_is_none() {
-        let of = |what: &str| line(Kind::Pod, format!(r#"{{"type":"{what}","object":{POD}}}"#).as_bytes());
+        let of = |what: &str| line(POD_FORM, format!(r#"{{"type":"{what}","object":{POD}}}"#).as_bytes());
         assert!(matches!(of("ADDED"), Ok((Line::Applied(Item { version: Some(7), .. }), _))));
         assert!(matches!(of("MODIFIED"), Ok((Line::Applied(_), version)) if version == "7"));
         assert!(matches!(of("DELETED"), Ok((Line::Deleted { version: Some(7), .. }, _))));
         assert!(matches!(of("BOOKMARK"), Ok((Line::Bookmark { version: Some(7) }, _))));
         assert!(of("OTHER").is_err());
         let gone = br#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}"#;
-        assert!(matches!(line(Kind::Pod, gone), Ok((Line::Failed { code: 410, .. }, _))));
+        assert!(matches!(line(POD_FORM, gone), Ok((Line::Failed { code: 410, .. }, _))));
         for wrong in [&b"\xff\x00"[..], b"", b"{", br#"{"type":"ADDED"}"#, br#"{"type":"ADDED","object":7}"#] {
-            assert!(line(Kind::Pod, wrong).is_err());
+            assert!(line(POD_FORM, wrong).is_err());
         }
         let other = br#"{"type":"ADDED","object":{"kind":"Node","metadata":{"name":"a","resourceVersion":"1"}}}"#;
-        assert!(line(Kind::Pod, other).is_err());
+        assert!(line(POD_FORM, other).is_err());
     }
 
     #[test]
     fn an_object_that_is_not_understood_is_still_known_by_its_name() {
         let text = br#"{"type":"ADDED","object":{"kind":"NetworkPolicy","apiVersion":"networking.k8s.io/v1",
             "metadata":{"name":"p","namespace":"x","resourceVersion":"1"},"spec":{"ingres":[]}}}"#;
-        let Ok((Line::Applied(item), _)) = line(Kind::NetworkPolicy, text) else { panic!("it is a line") };
+        let Ok((Line::Applied(item), _)) = line(Form::preferred(Kind::NetworkPolicy), text) else {
+            panic!("it is a line")
+        };
         assert_eq!(item.key, Key::Policy(ObjectName::new("x", "p")));
         assert!(matches!(item.read.object, Some(Object::Policy(_))) && item.read.has_problems());
         let text = br#"{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"x","resourceVersion":"1"},
             "spec":{"nodeName":[]}}}"#;
-        let Ok((Line::Applied(item), _)) = line(Kind::Pod, text) else { panic!("it is a line") };
+        let Ok((Line::Applied(item), _)) = line(POD_FORM, text) else { panic!("it is a line") };
         assert!(item.read.object.is_none() && item.key == Key::Pod(ObjectName::new("x", "a")));
     }
 }

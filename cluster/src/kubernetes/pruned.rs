@@ -110,6 +110,7 @@ const SLICE: Keep = only(&[
             ("addresses", Keep::Whole),
             ("conditions", Keep::Whole),
             ("nodeName", Keep::Whole),
+            ("topology", only(&[("kubernetes.io/hostname", Keep::Whole)])),
             ("hints", Keep::Whole),
         ]),
     ),
@@ -388,6 +389,12 @@ mod tests {
             "/endpoints/0/hints",
         ];
         check_that_fields_matter(Kind::EndpointSlice, &slice(), &of_slice);
+        // Before Kubernetes 1.21 the topology names the node.
+        let mut old = slice();
+        old["endpoints"][0] =
+            json!({"addresses": ["10.0.0.1"], "topology": {"image": "x", "kubernetes.io/hostname": "n"}});
+        assert!(!pruned(Kind::EndpointSlice, &old).to_string().contains("image"));
+        check_that_fields_matter(Kind::EndpointSlice, &old, &["/endpoints/0/topology"]);
     }
 
     #[test]

@@ -155,7 +155,7 @@ fn a_server_that_does_not_show_services_takes_no_policy_away_and_says_what_to_do
             84,
             "EndpointSlice",
             withdraw,
-            "no endpointslices of discovery.k8s.io/v1\n  help: Services need Kubernetes 1.21",
+            "no endpointslices of discovery.k8s.io/v1 or discovery.k8s.io/v1beta1\n  help: Services need Kubernetes 1.17",
         ),
     ] {
         let server = server(seed);
@@ -188,6 +188,54 @@ fn a_server_that_does_not_show_services_takes_no_policy_away_and_says_what_to_do
         assert!(!cluster.services.iter().any(|batch| batch.events.iter().any(gone)));
         assert!(cluster.follower.health().services.unwrap().is_listed);
     }
+}
+
+/// The same slice as Kubernetes writes it before 1.21.
+fn old_slice(service: &str, numbers: &[usize]) -> Value {
+    let mut slice = slice(service, numbers);
+    slice["apiVersion"] = "discovery.k8s.io/v1beta1".into();
+    for endpoint in slice["endpoints"].as_array_mut().unwrap() {
+        endpoint["topology"] = json!({"kubernetes.io/hostname": endpoint["nodeName"].take()});
+    }
+    slice
+}
+
+#[test]
+fn an_old_server_has_its_endpoint_slices_read_and_an_upgrade_of_it_changes_none() {
+    let server = server(89);
+    server.set_old(true);
+    server.put_all(vec![service("a", 1), service("b", 2), old_slice("a", &[5, 6]), old_slice("b", &[7])]);
+    let mut cluster = following(server);
+    converge(&mut cluster);
+    let nodes = |cluster: &Cluster| -> Vec<_> {
+        let slices = replayed(&cluster.services).into_values().filter_map(|object| match object {
+            Object::EndpointSlice(slice) => Some(slice),
+            _ => None,
+        });
+        slices.flat_map(|slice| slice.endpoints.iter().map(|one| one.node.clone()).collect::<Vec<_>>()).collect()
+    };
+    assert_eq!(nodes(&cluster), vec![Some(NODE.into()); 3]);
+    cluster.server.put(old_slice("a", &[5]));
+    converge(&mut cluster);
+    cluster.server.break_connections();
+    cluster.server.put(old_slice("b", &[7, 8]));
+    converge(&mut cluster);
+    // One list, which found the old version, and watches of it alone.
+    assert_eq!(lists(&cluster, "v1/endpointslices"), 1);
+    assert_eq!(lists(&cluster, "v1beta1/endpointslices"), 1);
+    let wrong = |path: &String| path.contains("/v1/endpointslices?watch");
+    assert!(!cluster.server.requests().iter().any(wrong));
+
+    // An upgraded server has the same objects in the new version alone.
+    let batches = cluster.services.len();
+    cluster.server.set_old(false);
+    cluster.server.put_all(vec![slice("a", &[5]), slice("b", &[7, 8])]);
+    cluster.server.break_connections();
+    cluster.until("the new version", |cluster| lists(cluster, "v1/endpointslices") == 2);
+    cluster.server.put(slice("b", &[9]));
+    converge(&mut cluster);
+    assert_eq!(cluster.services.len(), batches + 1, "{:?}", &cluster.services[batches..]);
+    assert!(cluster.follower.health().services.unwrap().is_connected);
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl Fault {
 }
 
 /// The known kinds: kind, resource, apiVersion, whether the kind is namespaced.
-const KINDS: [(&str, &str, &str, bool); 9] = [
+const KINDS: [(&str, &str, &str, bool); 10] = [
     ("Namespace", "namespaces", "v1", false),
     ("Node", "nodes", "v1", false),
     ("Pod", "pods", "v1", true),
@@ -75,7 +75,11 @@ const KINDS: [(&str, &str, &str, bool); 9] = [
     ("BaselineAdminNetworkPolicy", "baselineadminnetworkpolicies", "policy.networking.k8s.io/v1alpha1", false),
     ("Service", "services", "v1", true),
     ("EndpointSlice", "endpointslices", "discovery.k8s.io/v1", true),
+    ("EndpointSlice", "endpointslices", OLD_SLICES, true),
 ];
+
+/// The API version of endpoint slices before Kubernetes 1.21.
+const OLD_SLICES: &str = "discovery.k8s.io/v1beta1";
 
 const GROUP: &str = "policy.networking.k8s.io";
 
@@ -100,6 +104,8 @@ struct World {
     /// Resources that this server lacks although every real server has them.
     withdrawn: BTreeSet<&'static str>,
     forbidden: BTreeSet<&'static str>,
+    /// Whether the server has endpoint slices in their old API version only.
+    is_old: bool,
     /// The only accepted token. `None` accepts every request.
     token: Option<String>,
     /// The faults to inject, and the chance of a fault in percent.
@@ -138,7 +144,10 @@ impl World {
     }
 
     fn serves(&self, kind: &KindRow) -> bool {
-        if kind.2.starts_with(GROUP) { self.served.contains(kind.1) } else { !self.withdrawn.contains(kind.1) }
+        if kind.2.starts_with(GROUP) {
+            return self.served.contains(kind.1);
+        }
+        !self.withdrawn.contains(kind.1) && (kind.0 != "EndpointSlice" || (kind.2 == OLD_SLICES) == self.is_old)
     }
 
     fn set(&mut self, name: Name, mut object: Value, what: &'static str) {
@@ -258,6 +267,11 @@ impl ApiServer {
         }
     }
 
+    /// Serves endpoint slices of the old API version only, or of the present one only. Objects and their version stay as they are.
+    pub fn set_old(&self, is_old: bool) {
+        self.world().is_old = is_old;
+    }
+
     /// Forbids access to a kind, or allows it again.
     pub fn forbid(&self, kind: &str, is_forbidden: bool) {
         let resource = KINDS.iter().find(|known| known.0 == kind).unwrap().1;
@@ -354,8 +368,8 @@ impl ApiServer {
 }
 
 fn name_of(object: &Value) -> Name {
-    let kind = KINDS.iter().find(|known| object["kind"] == known.0).expect("a kind that is served");
-    assert_eq!(object["apiVersion"], kind.2);
+    let is_kind = |known: &&KindRow| object["kind"] == known.0 && object["apiVersion"] == known.2;
+    let kind = KINDS.iter().find(is_kind).expect("a kind that is served");
     let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
     let namespace = if kind.3 { text("namespace") } else { String::new() };
     (kind.1, namespace, text("name"))

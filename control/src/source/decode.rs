@@ -163,7 +163,7 @@ fn decode_by(value: &Value, model: Model) -> Decoded {
         ("v1", "Namespace") => kinds::namespace(value, model),
         ("v1", "Node") => kinds::node(value),
         ("v1", service::SERVICE_KIND) => service::service(value),
-        (service::SLICE_API, service::SLICE_KIND) => service::slice(value),
+        (service::SLICE_API | service::OLD_SLICE_API, service::SLICE_KIND) => service::slice(value),
         _ => match meant_as_policy(api_version, kind) {
             Some(problem) => policy::read(value, PolicyVersion::V1, Some(problem)),
             None => {

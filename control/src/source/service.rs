@@ -27,8 +27,9 @@ use raw::{RawEndpoint, RawName, RawService, RawServiceSpec, RawSlice};
 
 pub(super) const SERVICE_KIND: &str = "Service";
 pub(super) const SLICE_KIND: &str = "EndpointSlice";
-/// The supported apiVersion of endpoint slices, available since Kubernetes 1.21.
+/// The supported apiVersions of endpoint slices: that of Kubernetes 1.21 and later, and that of Kubernetes 1.17 to 1.24.
 pub(super) const SLICE_API: &str = "discovery.k8s.io/v1";
+pub(super) const OLD_SLICE_API: &str = "discovery.k8s.io/v1beta1";
 
 /// The label with which a Service names the proxy that handles it.
 /// Source: Kubernetes "Well-Known Labels, Annotations and Taints", also for the next two.
@@ -269,9 +270,11 @@ fn checked_endpoint(raw: &RawEndpoint, v4: bool, path: &FieldPath, findings: &mu
         .hints
         .as_ref()
         .map(|Mapping(hints)| Hints { nodes: names(&hints.for_nodes), zones: names(&hints.for_zones) });
+    let topology = raw.topology.as_ref().and_then(|Mapping(topology)| topology.hostname.as_deref());
+    let nodes = [raw.node_name.as_deref(), topology].into_iter().flatten();
     Some(Endpoint {
         address,
-        node: raw.node_name.as_deref().filter(|node| !node.is_empty()).map(Arc::from),
+        node: nodes.filter(|node| !node.is_empty()).map(Arc::from).next(),
         ready: is(conditions.and_then(|all| all.ready), true),
         serving: is(conditions.and_then(|all| all.serving), true),
         terminating: is(conditions.and_then(|all| all.terminating), false),

@@ -102,6 +102,24 @@ fn endpoints_without_conditions_are_ready_and_only_their_first_address_counts() 
 }
 
 #[test]
+fn endpoints_of_the_api_before_1_21_name_their_node_in_their_topology() {
+    let text = "{apiVersion: v1, kind: List, items: [{apiVersion: discovery.k8s.io/v1beta1, kind: EndpointSlice, \
+                metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}, addressType: IPv4, \
+                ports: [{name: '', port: 80, protocol: TCP}], endpoints: [\
+                {addresses: [10.0.0.1], conditions: {ready: true}, topology: {kubernetes.io/hostname: n1, topology.kubernetes.io/zone: z}}, \
+                {addresses: [10.0.0.2], conditions: {ready: false}, topology: {topology.kubernetes.io/zone: z}}, \
+                {addresses: [10.0.0.3], nodeName: n3, topology: {kubernetes.io/hostname: n4}}, \
+                {addresses: [10.0.0.4], topology: null}]}]}";
+    let loaded = read(text, Strictness::Strict).unwrap_or_else(|errors| panic!("{errors}"));
+    let [Object::EndpointSlice(slice)] = &loaded.objects[..] else { panic!("a slice expected") };
+    let nodes: Vec<_> = slice.endpoints.iter().map(|endpoint| (endpoint.node.as_deref(), endpoint.ready)).collect();
+    assert_eq!(nodes, [(Some("n1"), true), (None, false), (Some("n3"), true), (None, true)]);
+    assert_eq!(slice.ports.len(), 1);
+    let of_another = text.replace("v1beta1", "v1alpha1");
+    assert_eq!(read(&of_another, Strictness::Strict).unwrap().objects.len(), 0, "of another API version");
+}
+
+#[test]
 fn faults_of_services_name_line_field_and_remedy() {
     let cases = [
         (

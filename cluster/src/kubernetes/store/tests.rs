@@ -1,3 +1,4 @@
+use super::super::kinds::Form;
 use super::super::page;
 use super::*;
 
@@ -13,7 +14,9 @@ fn store() -> Store {
 
 fn item(kind: Kind, rest: &str) -> Item {
     let text = format!(r#"{{"type":"ADDED","object":{{{rest}}}}}"#);
-    let Ok((page::Line::Applied(item), _)) = page::line(kind, text.as_bytes()) else { panic!("{text}") };
+    let Ok((page::Line::Applied(item), _)) = page::line(Form::preferred(kind), text.as_bytes()) else {
+        panic!("{text}")
+    };
     item
 }
 

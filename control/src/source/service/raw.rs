@@ -102,7 +102,15 @@ pub(super) struct RawEndpoint {
     pub(super) addresses: Option<Vec<String>>,
     pub(super) conditions: Part<RawConditions>,
     pub(super) node_name: Option<String>,
+    pub(super) topology: Part<RawTopology>,
     pub(super) hints: Part<RawHints>,
+}
+
+/// The field used of an `Endpoint`'s `topology`, which names the node in `discovery.k8s.io/v1beta1`.
+#[derive(Deserialize)]
+pub(super) struct RawTopology {
+    #[serde(rename = "kubernetes.io/hostname")]
+    pub(super) hostname: Option<String>,
 }
 
 /// `EndpointConditions`.

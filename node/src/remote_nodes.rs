@@ -17,6 +17,7 @@
 //!
 //! **Invariant.** Only the vswitch's own routes are changed. Those of a previous process stay until a state is loaded.
 
+mod mtu;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,15 +34,13 @@ use bulkhead_dataplane::io::{
 use crossbeam_channel::{Receiver, never};
 use ipnet::IpNet;
 
-use super::config::{Config, CreatedHost, Encapsulation, EncapsulationMode};
+use super::config::{Config, CreatedHost, Encapsulation, EncapsulationMode, TUNNEL};
 use super::host_port::Destinations;
 use super::{changes, log};
 use bulkhead_answers::output;
 use bulkhead_observe::admin::RemoteNodesStatus;
+use mtu::Mtus;
 use plan::{Links, Plan};
-
-/// The name of the tunnel's interface.
-const TUNNEL: &str = "bh-vxlan";
 
 /// Maximum number of nodes or routes named in one message.
 const MAX_NAMED: usize = 5;
@@ -129,6 +128,7 @@ pub(super) struct RemoteNodes {
     /// The problems of the last look, each of which is logged once.
     problems: BTreeSet<String>,
     report: SharedReport,
+    mtus: Mtus,
     /// When the last look began. When this was created before the first look.
     looked: Instant,
     /// Whether the kernel has reported a change since the last look.
@@ -184,6 +184,9 @@ impl RemoteNodes {
             let removed = remove(config);
             removed.map_err(|error| log::warn(&format!("{error:#}"))).unwrap_or_default();
         }
+        if host.is_none() {
+            mtu::forget(config);
+        }
         Some(Self {
             settings: config.encapsulation,
             host: host?,
@@ -192,6 +195,7 @@ impl RemoteNodes {
             told: None,
             problems: BTreeSet::new(),
             report: SharedReport::default(),
+            mtus: Mtus::new(config),
             looked: Instant::now(),
             is_stale: false,
             is_waiting: false,
@@ -256,6 +260,7 @@ impl RemoteNodes {
         problems.extend(self.set_routes(&plan, tunnel.as_ref(), &own.sources));
         // Without a node that needs the tunnel, a kernel without VXLAN is no problem.
         problems.extend(tunnel.err().filter(|_| plan.counts()[1] > 0));
+        problems.extend(self.mtus.follow(&plan, self.settings.mode, &self.host));
         self.tell(problems);
         self.publish(&plan);
         self.told = Some(told);

@@ -12,8 +12,7 @@ use bulkhead_dataplane::io::{
     takes_xdp_frames, tc_programs, transmit_checksum_offload, xdp_programs,
 };
 
-use crate::config::{Attach, Config, PortEntry};
-use crate::kernel::TRUNK;
+use crate::config::{Attach, Config, PortEntry, TRUNK};
 
 use super::kube_proxy::KubeProxy;
 

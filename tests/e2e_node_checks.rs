@@ -146,6 +146,14 @@ fn a_node_without_a_fault_gives_no_warning_and_each_fault_is_told_with_its_remed
     assert!(found.len() == 1 && found[0]["remedy"].as_str().unwrap().contains("ss -ulpn sport = :4789"), "{found:#?}");
     drop(nc);
 
+    // The tunnel's own device is no other one, and packets from it are forwarded, too.
+    node.shell("ip link add bh-vxlan type vxlan external dstport 4789 nolearning; ip link set bh-vxlan up");
+    assert_eq!(node.findings(false), [Value::Null; 0]);
+    let card_alone = "iptables -P FORWARD DROP; iptables -A FORWARD -i card -o bh-node -j ACCEPT; \
+        iptables -A FORWARD -i bh-node -o card -j ACCEPT";
+    node.fault(card_alone, "warning", "ip filter FORWARD) drops", "iptables -I FORWARD -o bh-node");
+    node.flush();
+
     // Remains.
     let calico = "ip link add cali7 type bridge; iptables -N cali-FORWARD; iptables -A FORWARD -j cali-FORWARD";
     node.fault(

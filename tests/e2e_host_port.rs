@@ -9,7 +9,7 @@ use crate::require;
 const PORT: u16 = 7050;
 
 /// Creates the node's card, and a machine behind it with routes to the pods.
-fn card(lab: &Lab) -> Netns {
+pub(super) fn card(lab: &Lab) -> Netns {
     let outside = Netns::new("outside");
     veth(&outside, "eth0", &lab.node, "card", 1500);
     outside.sysctl("net.ipv6.conf.eth0.disable_ipv6", "0");

@@ -6,7 +6,8 @@
 //!   [ node 3: card ]--'
 //! ```
 
-use crate::lab::netns::{Netns, eventually};
+use crate::cni::{Runtime, Sandbox};
+use crate::lab::netns::{Netns, eventually, eventually_within};
 use crate::lab::{Dump, Lab, Options, policy, veth};
 use crate::require;
 
@@ -377,4 +378,75 @@ fn routes_and_tunnel_outlive_the_process_and_cleanup_removes_them() {
         assert!(!left.contains("bh-") && !left.contains("proto 98") && !left.contains("lookup 9"), "{left}");
     }
     cluster.labs[0].stop();
+}
+
+/// Returns the MTU of an interface.
+fn mtu(netns: &Netns, interface: &str) -> u32 {
+    netns.exec(&format!("cat /sys/class/net/{interface}/mtu")).trim().parse().unwrap()
+}
+
+/// Adds a pod to the node by the CNI plugin, and returns it with the MTUs of both ends of its interface.
+fn add_pod(lab: &mut Lab, runtime: &Runtime, name: &str) -> (Sandbox, [u32; 2]) {
+    lab.more_state.push_str(&format!(
+        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: default}}\n\
+         spec: {{nodeName: {}, containers: []}}\nstatus: {{phase: Pending}}\n",
+        lab.node_name()
+    ));
+    lab.write_state("");
+    let mut pod = Sandbox::new(name);
+    runtime.add(&mut pod);
+    let mtus = [mtu(&pod.netns, "eth0"), mtu(&lab.node, &pod.node_end())];
+    (pod, mtus)
+}
+
+#[test]
+fn new_pods_get_the_mtu_that_reaches_every_node_and_older_ones_are_told_when_it_shrinks() {
+    require!("ping");
+    only_with_tc!();
+    let mut cluster = Cluster::new(1500, "");
+    for lab in &mut cluster.labs {
+        lab.more_ports = lab.more_ports.replace("{mtu: 1500}", "{}");
+        lab.start("");
+    }
+    let far = cluster.labs[0].get("p1").v4.clone();
+    let two = &mut cluster.labs[1];
+    let mut runtime = Runtime::new(&two.node, &two.path(""), &two.path("admin.sock"));
+    runtime.plugins[0]["ipam"]["ranges"] = serde_json::json!([[{"subnet": "10.244.2.128/25"}]]);
+    // Node 1 is behind the tunnel, which takes 70 bytes over IPv6.
+    let (old, mtus) = add_pod(two, &runtime, "old");
+    assert_eq!((mtus, mtu(&two.node, "bh-node"), mtu(&two.node, "bh-host")), ([1430; 2], 1500, 1500));
+    assert_eq!(lost(&old.netns, &far, &[1430 - 28]), [0; 0]);
+
+    two.node.ip("link set card mtu 1400");
+    eventually_within(30, "the tunnel has followed", || mtu(&two.node, "bh-vxlan") == 1330);
+    eventually("the host port has followed", || mtu(&two.node, "bh-node") == 1400);
+    let (new, mtus) = add_pod(two, &runtime, "new");
+    assert_eq!(mtus, [1330; 2]);
+    assert_eq!(lost(&new.netns, &far, &[1330 - 28]), [0; 0]);
+    // The older pod keeps its interface. Its first long packet is answered with the MTU, and the next ones are shorter.
+    for (size, told) in [(1430, 1400), (1400, 1330)] {
+        let long = old.netns.output(&format!("ping -n -c 1 -W 1 -M do -s {} {far}", size - 28));
+        let said = String::from_utf8_lossy(&[long.stdout, long.stderr].concat()).into_owned();
+        assert!(said.contains(&format!("mtu = {told}")), "first by the host port, then by the tunnel: {said}");
+    }
+    assert!(old.netns.ip(&format!("route get {far}")).contains("mtu 1330"));
+    // A configured MTU wins.
+    runtime.plugins[0]["mtu"] = 1300.into();
+    assert_eq!(add_pod(two, &runtime, "configured").1, [1300; 2]);
+    cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
+}
+
+#[test]
+fn a_strict_check_of_sources_at_every_interface_breaks_nothing() {
+    require!("ping");
+    only_with_tc!();
+    let mut cluster = Cluster::started("");
+    eventually("all reach each other", || cluster.broken().is_empty());
+    // The vswitch makes its tunnel's check loose; distributions' settings for new interfaces may undo that.
+    for lab in &cluster.labs {
+        let interfaces = ["bh-vxlan", "bh-node", "bh-host", "card"];
+        interfaces.iter().for_each(|name| lab.node.sysctl(&format!("net.ipv4.conf.{name}.rp_filter"), "1"));
+    }
+    assert_eq!(cluster.broken(), [""; 0]);
+    cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
 }

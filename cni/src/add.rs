@@ -11,8 +11,9 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::path::Path;
 
-use bulkhead_dataplane::io::default_route_interfaces;
+use bulkhead_dataplane::io::default_route_mtu;
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -24,11 +25,13 @@ use super::ipam::{Given, Ipam};
 use super::link::{Link, Veth};
 use super::mac::Mac;
 use super::missed;
+use super::netconf::MTUS;
 use super::netlink::Netlink;
 use super::port::Port;
 use super::result::{Interface, Ip, Outcome, Route};
 use super::sandbox::Sandbox;
 use super::{Call, chain, remove};
+use bulkhead_observe::admin::PodMtu;
 
 /// MTU of pods' interfaces, in bytes, if the default route's MTU is unknown: Ethernet's.
 const MTU: u32 = 1500;
@@ -81,7 +84,7 @@ impl Port<'_> {
         let Given { addresses, dns } = given;
         let [drawn, node_mac] = attachment.macs();
         let mac = conf.mac.unwrap_or(drawn);
-        let mtu = conf.mtu.unwrap_or_else(default_mtu);
+        let mtu = conf.mtu.or_else(|| vswitch_mtu(&conf.socket)).unwrap_or_else(default_mtu);
         let kernel_error = |error: io::Error| Error::kernel(format!("{}: {error}", attachment.node_end()));
         let mut kernel = Netlink::open().map_err(kernel_error)?;
         let node_end = self.make_veth(&mut kernel, [node_mac, mac], mtu)?;
@@ -153,9 +156,13 @@ impl Port<'_> {
     }
 }
 
+/// Returns the MTU that the vswitch with this socket has computed for new pods, in bytes. `None` if it has computed none, as with an uplink
+/// port, or if a damaged file has another number.
+fn vswitch_mtu(socket: &Path) -> Option<u32> {
+    PodMtu::of(socket).read().filter(|mtu| MTUS.contains(mtu))
+}
+
 /// Returns the MTU of the default route's interface, in bytes: the largest packet that leaves the node unfragmented.
 fn default_mtu() -> u32 {
-    let of = |index| Netlink::open().and_then(|mut kernel| kernel.link_numbered(index)).ok().flatten();
-    let links = default_route_interfaces().unwrap_or_default().into_iter().filter_map(of);
-    links.map(|link| link.mtu).min().unwrap_or(MTU)
+    default_route_mtu().ok().flatten().unwrap_or(MTU)
 }

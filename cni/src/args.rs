@@ -74,7 +74,7 @@ pub struct CniInstall {
     /// Admin socket of the vswitch
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// MTU of pods' interfaces [default: the MTU of the node's default route]
+    /// MTU of pods' interfaces [default: what reaches all nodes, as the vswitch computes it]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub mtu: Option<u32>,
     /// Version of the CNI specification [default: the newest that the runtime supports]

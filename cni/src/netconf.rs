@@ -21,10 +21,8 @@ use bulkhead_observe::admin::DEFAULT_SOCKET;
 const PATIENCE: u64 = 20;
 /// Upper bound of `timeout_seconds`.
 const LONGEST_PATIENCE: u64 = 110;
-/// The minimum MTU of IPv6 (RFC 8200 §5), in bytes.
-const SMALLEST_MTU: u32 = 1280;
-/// The maximum MTU of a veth, in bytes.
-const LARGEST_MTU: u32 = 65_535;
+/// Valid MTUs of pods' interfaces in bytes: the minimum of IPv6 (RFC 8200 §5), up to a veth's maximum.
+pub(super) const MTUS: std::ops::RangeInclusive<u32> = 1280..=65_535;
 
 #[derive(Clone, Debug)]
 pub(super) struct NetConf {
@@ -32,7 +30,7 @@ pub(super) struct NetConf {
     pub(super) network: String,
     /// Path of the vswitch's admin socket.
     pub(super) socket: PathBuf,
-    /// The MTU of pods' interfaces, in bytes. `None` for the default route's MTU.
+    /// The MTU of pods' interfaces, in bytes. `None` for the one that the vswitch computes, else the default route's.
     pub(super) mtu: Option<u32>,
     /// The name of the IPAM plugin. `None` behind a plugin that assigns the addresses.
     pub(super) ipam: Option<String>,
@@ -117,10 +115,10 @@ impl NetConf {
         if !socket.is_absolute() {
             return Err(Error::configuration(format!("socket: {} is not an absolute path", socket.display())));
         }
-        if let Some(mtu) = fields.mtu.filter(|mtu| !(SMALLEST_MTU..=LARGEST_MTU).contains(mtu)) {
-            let range = format!("{SMALLEST_MTU} to {LARGEST_MTU}");
+        if let Some(mtu) = fields.mtu.filter(|mtu| !MTUS.contains(mtu)) {
+            let range = format!("{} to {}", MTUS.start(), MTUS.end());
             return Err(Error::configuration(format!(
-                "mtu: {mtu} is not in the range {range}; remove the field to use the MTU of the node's default route"
+                "mtu: {mtu} is not in the range {range}; remove the field to use the MTU that the vswitch computes"
             )));
         }
         let patience = fields.timeout_seconds.unwrap_or(PATIENCE);

@@ -4,9 +4,8 @@ use std::process::ExitCode;
 
 use bulkhead_dataplane::io::remove_tc_datapath;
 
-use super::config::{Config, Pins};
+use super::config::{Config, Pins, TRUNK};
 use super::datapath::EarlierLimits;
-use super::kernel::TRUNK;
 use super::{host_port, log, nft, remote_nodes};
 use crate::args::Cleanup;
 

@@ -133,11 +133,20 @@ pub(crate) struct CreatedHost {
     pub interface: Arc<str>,
     /// Name of the veth interface at the node's end, over which its processes send.
     pub peer: Arc<str>,
-    /// Maximum packet size in bytes, without the Ethernet header.
-    pub mtu: u32,
+    /// Maximum packet size in bytes, without the Ethernet header. `None` for that of the largest link to other nodes or the world.
+    pub mtu: Option<u32>,
     /// Networks that the node reaches through the pair. If empty, the pod networks of its Node object.
     pub networks: Vec<IpNet>,
 }
+
+/// Assumed MTU in bytes of the node's network card if it is unknown: Ethernet's.
+pub(crate) const DEFAULT_MTU: u32 = 1500;
+
+/// Interface names of the trunk's two ends.
+pub(crate) const TRUNK: [&str; 2] = ["bh0", "bh1"];
+
+/// The name of the tunnel's interface.
+pub(crate) const TUNNEL: &str = "bh-vxlan";
 
 impl CreatedHost {
     /// Returns the interface names of both ends, the vswitch's first.

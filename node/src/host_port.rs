@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::Services;
-use bulkhead_dataplane::io::{HostPair, HostRoute};
+use bulkhead_dataplane::io::{HostPair, HostRoute, LinkInfo, default_route_mtu};
 use ipnet::IpNet;
 
-use super::config::{Config, CreatedHost};
+use super::config::{Config, CreatedHost, DEFAULT_MTU};
 use super::log;
 use bulkhead_answers::output;
 
@@ -94,8 +94,12 @@ impl HostPort {
     /// If the kernel refuses, or other interfaces have the names.
     pub(super) fn make(config: &Config) -> anyhow::Result<Option<Self>> {
         let service_cidrs = config.services.as_ref().map(|settings| settings.service_cidrs.clone());
+        let has_uplink = config.uplink().is_some();
         let Some(config) = config.created_host.clone() else { return Ok(None) };
-        let pair = HostPair::ensure(config.names(), config.mtu)?;
+        // Without a configured MTU the one that the pair has stays until the other nodes are known. With an uplink they do not matter.
+        let present = || LinkInfo::read(&config.peer).ok().filter(|_| !has_uplink).map(|link| link.mtu);
+        let mtu = config.mtu.or_else(present).or_else(|| default_route_mtu().ok().flatten()).unwrap_or(DEFAULT_MTU);
+        let pair = HostPair::ensure(config.names(), mtu)?;
         Ok(Some(Self { pair, config, service_cidrs, led: None, refused: Vec::new(), tried: Instant::now() }))
     }
 

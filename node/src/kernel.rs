@@ -12,12 +12,9 @@ use bulkhead_dataplane::io::{
 };
 
 use super::composer::Takeover;
-use super::config::{Attach, Config, DEFAULT_PINS, Pins, SlowPathConfig};
+use super::config::{Attach, Config, DEFAULT_PINS, Pins, SlowPathConfig, TRUNK};
 use super::log;
 use bulkhead_answers::output;
-
-/// Interface names of the trunk's two ends.
-pub(crate) const TRUNK: [&str; 2] = ["bh0", "bh1"];
 
 /// The loaded kernel programs: at most one of the two.
 pub(super) struct Kernel {

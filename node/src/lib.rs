@@ -86,9 +86,11 @@ mod view;
 mod watch;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use ipnet::IpNet;
 
 use crate::args::Run;
 use bulkhead_answers::args::Format;
@@ -106,9 +108,10 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
         if config.dataplane == Dataplane::Nftables {
             return check(&preflight::nftables::check(&config), args.output);
         }
-        let mut findings = told(&config, args);
+        let pods = preflight::routes::pod_networks(&config);
+        let mut findings = told(&config, args, &pods);
         findings.extend(preflight::handover::check(&config));
-        findings.extend(preflight::routes::check(&config, &preflight::routes::pod_networks(&config)));
+        findings.extend(preflight::routes::check(&config, &pods));
         findings.extend(preflight::services::known(&config));
         // Only here: a normal start logs each failed attempt to reach the server.
         findings.extend(preflight::server::check(&config));
@@ -127,13 +130,16 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Returns the findings of all checks that run both at a start and with `--check`.
-fn told(config: &Config, args: &Run) -> Vec<Finding> {
+/// Returns the findings of all checks that run both at a start and with `--check`. `pods` are the networks of the node's pods; empty if they are not
+/// known yet.
+fn told(config: &Config, args: &Run, pods: &[IpNet]) -> Vec<Finding> {
     let facts = Facts::gather(config);
     let mut findings = preflight::judge(config, &facts, args.force);
     findings.extend(preflight::kube_proxy::judge(config, &facts.kube_proxy));
     findings.extend(preflight::server::bootstrap(config, &facts));
     findings.extend(preflight::masquerade::check(config));
+    findings.extend(preflight::forwarding::check(config, pods));
+    findings.extend(preflight::cni::check(Path::new(preflight::cni::FOLDER)));
     findings.extend(preflight::hubble::check(&config.hubble));
     findings
 }
@@ -156,7 +162,7 @@ fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
             .for_each(log::warn);
         return nft::start(config, args, &requests);
     }
-    let findings = told(&config, args);
+    let findings = told(&config, args, &[]);
     say(&findings);
     let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
     if errors > 0 {

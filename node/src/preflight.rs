@@ -3,7 +3,9 @@
 //! [`Facts`] reads the system's state, and [`judge`] derives findings from it. Each finding says what the problem is, why it matters and
 //! what to do.
 
+pub(super) mod cni;
 mod facts;
+pub(super) mod forwarding;
 pub(super) mod handover;
 pub(super) mod hubble;
 pub(super) mod kube_proxy;
@@ -77,10 +79,9 @@ pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding>
         findings.flow_cache(config, facts);
         findings.uplinks(config, facts);
     }
-    findings.forwarding(config, facts);
     findings.memory(config, facts);
     findings.tc_programs(config, facts);
-    findings.enforcers(facts);
+    findings.plugins(config, facts);
     findings.0.sort_by_key(|finding| finding.severity);
     findings.0
 }

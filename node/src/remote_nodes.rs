@@ -20,6 +20,8 @@
 //!
 //! **Invariant.** Only the vswitch's own routes are changed. Those of a previous process stay until a state is loaded.
 
+mod mtu;
+mod obstacles;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,15 +37,15 @@ use bulkhead_dataplane::io::{
 use crossbeam_channel::{Receiver, never};
 use ipnet::IpNet;
 
-use super::config::{Config, CreatedHost, Encapsulation, EncapsulationMode};
+use super::config::{Config, CreatedHost, Encapsulation, EncapsulationMode, TUNNEL};
 use super::host_port::Destinations;
+use super::preflight::forwarding::KernelPath;
 use super::{changes, log};
 use bulkhead_answers::output;
 use bulkhead_observe::admin::RemoteNodesStatus;
+use mtu::Mtus;
+use obstacles::Obstacles;
 use plan::{Links, Plan};
-
-/// The name of the tunnel's interface.
-const TUNNEL: &str = "bh-vxlan";
 
 /// Maximum number of nodes or routes named in one message.
 const MAX_NAMED: usize = 5;
@@ -133,6 +135,8 @@ pub(super) struct RemoteNodes {
     /// The problems of the last look, each of which is logged once.
     problems: BTreeSet<String>,
     report: SharedReport,
+    mtus: Mtus,
+    obstacles: Obstacles,
     /// When the last look began. When this was created before the first look.
     looked: Instant,
     /// Whether the kernel has reported a change since the last look.
@@ -188,6 +192,9 @@ impl RemoteNodes {
             let removed = remove(config);
             removed.map_err(|error| log::warn(&format!("{error:#}"))).unwrap_or_default();
         }
+        if host.is_none() {
+            mtu::forget(config);
+        }
         Some(Self {
             settings: config.encapsulation,
             host: host?,
@@ -197,6 +204,8 @@ impl RemoteNodes {
             told: None,
             problems: BTreeSet::new(),
             report: SharedReport::default(),
+            mtus: Mtus::new(config),
+            obstacles: Obstacles::default(),
             looked: Instant::now(),
             is_stale: false,
             is_waiting: false,
@@ -261,6 +270,8 @@ impl RemoteNodes {
         problems.extend(self.set_routes(&plan, tunnel.as_ref(), own));
         // Without a node that needs the tunnel, a kernel without VXLAN is no problem.
         problems.extend(tunnel.err().filter(|_| plan.counts()[1] > 0));
+        problems.extend(self.mtus.follow(&plan, self.settings.mode, &self.host));
+        self.obstacles.look(&KernelPath { host: &self.host.peer, encapsulation: self.settings, pods: &own.pods });
         self.tell(problems);
         self.publish(&plan);
         self.told = Some(told);
@@ -342,7 +353,7 @@ impl RemoteNodes {
     /// Replaces what status and metrics report. Logs how many nodes are reached in which way, if that has changed.
     fn publish(&self, plan: &Plan) {
         let [routed, tunneled] = plan.counts();
-        let problems = self.problems.iter().cloned().collect();
+        let problems = self.problems.iter().cloned().chain(self.obstacles.found()).collect();
         let tunnel_mtu = self.tunnel.as_ref().map(|_| plan.tunnel_mtu);
         let status = RemoteNodesStatus { routed, tunneled, problems, tunnel_mtu, tunnel_dropped: 0 };
         let report = Report { status, drops: self.tunnel.as_ref().map(Tunnel::drops) };

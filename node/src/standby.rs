@@ -15,7 +15,7 @@ use anyhow::Context;
 use bulkhead_dataplane::io::trunk_claimant;
 use crossbeam_channel::{Receiver, select};
 
-use super::kernel::TRUNK;
+use super::config::TRUNK;
 use super::signals::Request;
 use super::{log, nft};
 

@@ -16,6 +16,8 @@ mod client;
 mod commands;
 #[cfg(target_os = "linux")]
 mod missed;
+#[cfg(target_os = "linux")]
+mod pod_mtu;
 mod protocol;
 #[cfg(target_os = "linux")]
 mod wait;
@@ -32,6 +34,8 @@ pub use commands::{counters, policies};
 pub use commands::{ports, reload, sessions, status, tables};
 #[cfg(target_os = "linux")]
 pub use missed::Missed;
+#[cfg(target_os = "linux")]
+pub use pod_mtu::PodMtu;
 #[cfg(target_os = "linux")]
 pub use wait::wait;
 #[cfg(target_os = "linux")]

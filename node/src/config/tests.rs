@@ -228,10 +228,10 @@ fn events_are_text_of_all_levels_unless_the_file_says_so() {
 fn the_host_ports_interfaces_can_be_made_and_no_others() {
     let host = "{kind: host, interface: h, peer: n, create: {mtu: 9000, networks: [10.1.2.3/24]}}";
     let created = with_port(host).unwrap().created_host.unwrap();
-    assert_eq!((created.names(), created.mtu), (["h", "n"], 9000));
+    assert_eq!((created.names(), created.mtu), (["h", "n"], Some(9000)));
     assert_eq!(created.networks, ["10.1.2.0/24".parse::<IpNet>().unwrap()]);
     let created = with_port("{kind: host, interface: h, peer: n, create: {}}").unwrap().created_host.unwrap();
-    assert_eq!((created.mtu, created.networks.len()), (1500, 0));
+    assert_eq!((created.mtu, created.networks.len()), (None, 0));
     assert_eq!(with_port("{kind: host, interface: h, peer: n}").unwrap().created_host, None);
     for (port, field) in [
         ("{kind: host, interface: h, create: {}}", "c.yaml:4: ports[0].create: "),

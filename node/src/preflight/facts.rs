@@ -9,11 +9,10 @@ use std::sync::Arc;
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
     LinkFeatures, LinkInfo, TcProgram, XskError, default_route_interfaces, in_namespace, is_trunk_claimed, links,
-    takes_xdp_frames, tc_programs, transmit_checksum_offload, xdp_programs,
+    nft_chain_names, takes_xdp_frames, tc_programs, transmit_checksum_offload, xdp_programs,
 };
 
-use crate::config::{Attach, Config, PortEntry};
-use crate::kernel::TRUNK;
+use crate::config::{Attach, Config, PortEntry, TRUNK};
 
 use super::kube_proxy::KubeProxy;
 
@@ -94,8 +93,8 @@ pub(crate) struct Facts {
     pub interfaces: BTreeSet<String>,
     /// Signs that kube-proxy runs or ran on the node.
     pub kube_proxy: KubeProxy,
-    /// Whether the node's kernel forwards IPv4.
-    pub forwards: bool,
+    /// Names of the chains of nf_tables, which are also those of `iptables-nft`. Empty if they cannot be read.
+    pub chains: BTreeSet<String>,
     /// Whether another vswitch owns the trunk. Always false with `attach: xdp`.
     pub has_other: bool,
 }
@@ -136,7 +135,7 @@ impl Facts {
             features,
             kube_proxy: KubeProxy::gather(&interfaces),
             interfaces,
-            forwards: read("/proc/sys/net/ipv4/ip_forward").trim() == "1",
+            chains: nft_chain_names().unwrap_or_default(),
             has_other: config.attach == Attach::Tc && is_trunk_claimed(TRUNK[0]).unwrap_or(false),
         }
     }

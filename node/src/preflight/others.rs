@@ -1,4 +1,4 @@
-//! Detects other handlers of the configured interfaces' packets: programs, network plugins that enforce policy, and hardware.
+//! Detects other handlers of pods' packets: programs at the configured interfaces, other network plugins and their remains, and hardware.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,36 @@ use super::{Facts, Findings, Severity};
 use crate::config::{Attach, Config, Mode};
 use bulkhead_answers::output;
 
-/// Interface name prefixes of other network plugins that enforce NetworkPolicies. Rules are no sign of them: reading rules needs `nft` or
-/// `iptables`, and kube-proxy adds rules on every node.
-const ENFORCERS: [(&str, &str); 6] = [
-    ("cilium_", "Cilium"),
-    ("cali", "Calico"),
-    ("ovn", "OVN"),
-    ("antrea-gw", "Antrea"),
-    ("kube-bridge", "kube-router"),
-    ("weave", "Weave Net"),
+/// Another network plugin, with the prefixes of the names that show it. kube-proxy is none: its interface `kube-ipvs0` and its chains are the
+/// subject of [`kube_proxy`](super::kube_proxy).
+struct Plugin {
+    name: &'static str,
+    interfaces: &'static [&'static str],
+    chains: &'static [&'static str],
+    /// Whether the plugin enforces NetworkPolicies. Others only route, which disturbs a vswitch that routes between nodes itself.
+    enforces: bool,
+}
+
+/// The known plugins. `tunl0` shows nothing: the kernel's module for IPIP makes it.
+const PLUGINS: [Plugin; 8] = [
+    Plugin { name: "Cilium", interfaces: &["cilium_"], chains: &["CILIUM_"], enforces: true },
+    Plugin {
+        name: "Calico",
+        interfaces: &["cali", "vxlan.calico", "vxlan-v6.calico"],
+        chains: &["cali-"],
+        enforces: true,
+    },
+    Plugin { name: "OVN", interfaces: &["ovn"], chains: &["OVN-KUBE-"], enforces: true },
+    Plugin { name: "Antrea", interfaces: &["antrea-"], chains: &["ANTREA-"], enforces: true },
+    Plugin {
+        name: "kube-router",
+        interfaces: &["kube-bridge"],
+        chains: &["KUBE-ROUTER", "KUBE-POD-FW-"],
+        enforces: true,
+    },
+    Plugin { name: "Weave Net", interfaces: &["weave"], chains: &["WEAVE"], enforces: true },
+    Plugin { name: "Flannel", interfaces: &["flannel"], chains: &["FLANNEL-"], enforces: false },
+    Plugin { name: "the plugin `bridge`", interfaces: &["cni0"], chains: &[], enforces: false },
 ];
 
 /// Name prefix of the vswitch's own programs.
@@ -58,34 +79,36 @@ impl Findings {
         );
     }
 
-    /// Warns if pods reach other machines through the node's kernel, and it does not forward.
-    pub(super) fn forwarding(&mut self, config: &Config, facts: &Facts) {
-        let has_uplink = config.ports.iter().any(|port| port.kind == PortKind::Uplink);
-        if config.created_host.is_some() && !has_uplink && !facts.forwards {
-            self.add(
-                Severity::Warning,
-                "the node's kernel does not forward",
-                "no uplink is configured, so pods reach other machines through the kernel",
-                "sysctl -w net.ipv4.ip_forward=1 (and net.ipv6.conf.all.forwarding=1)",
-            );
-        }
-    }
-
-    /// Warns about other network plugins that enforce policy.
-    pub(super) fn enforcers(&mut self, facts: &Facts) {
-        for (prefix, name) in ENFORCERS {
-            let theirs = facts.interfaces.iter().filter(|interface| interface.starts_with(prefix));
-            let theirs: Vec<&str> = theirs.map(String::as_str).collect();
-            if theirs.is_empty() {
+    /// Warns about other network plugins, one finding for each.
+    pub(super) fn plugins(&mut self, config: &Config, facts: &Facts) {
+        let routes_itself = config.created_host.is_some() && config.uplink().is_none();
+        for plugin in PLUGINS.iter().filter(|plugin| plugin.enforces || routes_itself) {
+            let named = |names: &BTreeSet<String>, prefixes: &[&str]| -> Vec<String> {
+                let is_theirs = |name: &&String| prefixes.iter().any(|prefix| name.starts_with(prefix));
+                names.iter().filter(is_theirs).cloned().collect()
+            };
+            let (interfaces, chains) =
+                (named(&facts.interfaces, plugin.interfaces), named(&facts.chains, plugin.chains));
+            let told = |kind: &str, names: &[String]| {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                (!names.is_empty()).then(|| format!("the {kind} {}", output::some_of(&names, MAX_NAMED)))
+            };
+            let signs = [told("interfaces", &interfaces), told("chains", &chains)];
+            let signs: Vec<String> = signs.into_iter().flatten().collect();
+            if signs.is_empty() {
                 continue;
             }
-            let theirs = output::some_of(&theirs, MAX_NAMED);
-            self.add(
-                Severity::Warning,
-                format!("{name} seems to run on this node: it has the interfaces {theirs}"),
-                "if two programs enforce NetworkPolicy, both must allow a connection, and each may take over the other's interfaces",
-                format!("turn off policy in one of them, or stop {name} and remove its interfaces and rules"),
-            );
+            let why = match plugin.enforces {
+                true => {
+                    "if two programs enforce NetworkPolicy, both must allow a connection, and each may take over the other's interfaces; \
+                     rules that a removed program has left go on dropping packets"
+                }
+                false => {
+                    "its routes and rules lead packets for pods past the vswitch, or conflict with the vswitch's routes"
+                }
+            };
+            let what = format!("{} runs on this node, or has left something: {}", plugin.name, signs.join(", "));
+            self.add(Severity::Warning, what, why, plugin.remedy(&interfaces, &chains));
         }
     }
 
@@ -125,5 +148,25 @@ impl Findings {
                 );
             }
         }
+    }
+}
+
+impl Plugin {
+    /// Returns what to do, with the commands that remove these interfaces and chains.
+    fn remedy(&self, interfaces: &[String], chains: &[String]) -> String {
+        let first = match self.enforces {
+            true => format!(
+                "stop {0}, or turn off policy in one of the two; if {0} no longer runs, restart the node or run:",
+                self.name
+            ),
+            false => format!("stop {0}; if {0} no longer runs, restart the node or run:", self.name),
+        };
+        let links = interfaces.iter().take(MAX_NAMED).map(|name| format!("ip link del {name}"));
+        let prefixes = self.chains.iter().filter(|prefix| chains.iter().any(|chain| chain.starts_with(**prefix)));
+        let rules = prefixes.map(|prefix| {
+            let without = |iptables: &str| format!("{iptables}-save | grep -v {prefix} | {iptables}-restore");
+            format!("{}; {}", without("iptables"), without("ip6tables"))
+        });
+        std::iter::once(first).chain(links).chain(rules).collect::<Vec<_>>().join("\n")
     }
 }

@@ -58,18 +58,6 @@ fn the_way_to_the_machine_is_not_taken_unless_it_must_be() {
 }
 
 #[test]
-fn a_node_without_an_uplink_whose_kernel_does_not_forward_is_told() {
-    let host = "{kind: host, interface: h, peer: n, create: {}}";
-    let alone = config(&format!("ports: [{host}]"));
-    let facts = Facts { links: [].into(), ..good(&alone) };
-    let findings = judge(&alone, &facts, false);
-    assert!(only(&findings).remedy.contains("net.ipv4.ip_forward=1"), "its interfaces are made at start: {findings:?}");
-    assert_eq!(judge(&alone, &Facts { forwards: true, ..facts }, false), []);
-    let with_uplink = config(&format!("ports: [{host}, {{kind: uplink, interface: u}}]"));
-    assert_eq!(judge(&with_uplink, &good(&with_uplink), false), []);
-}
-
-#[test]
 fn what_is_no_ethernet_interface_is_refused() {
     let config = config(PORTS);
     let mut facts = good(&config);
@@ -212,13 +200,35 @@ fn other_programs_at_tc_are_one_finding_and_our_own_are_none() {
 }
 
 #[test]
-fn a_second_enforcer_is_told_by_its_interfaces() {
+fn another_network_plugin_is_told_by_its_interfaces_and_chains_with_what_removes_them() {
     let config = config(PORTS);
-    let with =
-        |names: &[&str]| Facts { interfaces: names.iter().map(|&name| name.to_owned()).collect(), ..good(&config) };
-    let findings = judge(&config, &with(&["lo", "cilium_host", "cilium_net", "lxc1"]), false);
+    let alone = self::config("ports: [{kind: host, interface: h, peer: n, create: {}}]");
+    let found = |config: &Config, interfaces: &[&str], chains: &[&str]| {
+        let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        judge(config, &Facts { interfaces: set(interfaces), chains: set(chains), ..good(config) }, false)
+    };
+    let findings = found(&config, &["lo", "cilium_host", "cilium_net", "lxc1"], &["CILIUM_FORWARD", "INPUT"]);
     assert!(only(&findings).what.contains("Cilium") && findings[0].what.contains("cilium_host, cilium_net"));
-    assert_eq!(judge(&config, &with(&["lo", "eth0", "cni0", "flannel.1"]), false), []);
+    for part in ["ip link del cilium_host", "iptables-save | grep -v CILIUM_ | iptables-restore"] {
+        assert!(findings[0].remedy.contains(part), "{findings:?}");
+    }
+    let findings = found(&config, &["vxlan.calico", "tunl0"], &[]);
+    assert!(
+        only(&findings).what.contains("Calico") && !findings[0].what.contains("tunl0"),
+        "the module of IPIP makes it"
+    );
+    let chains = ["cali-FORWARD", "KUBE-ROUTER-INPUT", "FLANNEL-FWD", "KUBE-FORWARD", "WEAVE-NPC"];
+    let findings = found(&alone, &["kube-ipvs0", "cni0", "flannel.1"], &chains);
+    let named = |name: &str| {
+        findings.iter().any(|finding| finding.what.contains(name) && finding.severity == Severity::Warning)
+    };
+    assert!(["Calico", "kube-router", "Flannel", "Weave Net", "cni0"].into_iter().all(named), "{findings:?}");
+    assert_eq!(findings.len(), 5, "kube-proxy is no network plugin: {findings:?}");
+    assert_eq!(
+        found(&config, &["lo", "eth0", "cni0", "flannel.1"], &["FLANNEL-FWD"]),
+        [],
+        "with an uplink another may route"
+    );
 }
 
 #[test]

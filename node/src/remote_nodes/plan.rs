@@ -10,15 +10,15 @@ use bulkhead_dataplane::io::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::RemoteNode;
-use crate::config::EncapsulationMode;
+use crate::config::{DEFAULT_MTU, EncapsulationMode};
 
 /// Bytes that VXLAN takes of a packet: an outer IPv4 or IPv6 header, UDP, VXLAN and Ethernet headers (RFC 7348 §5).
 const OVERHEAD_V4: u32 = 50;
 const OVERHEAD_V6: u32 = 70;
 /// The smallest MTU of a link with IPv6 (RFC 8200 §5). On smaller links the kernel fragments the outer packets.
 const MIN_MTU: u32 = 1280;
-/// Assumed MTU in bytes, that of Ethernet: of an interface that no longer exists, and of the link below a tunnel that no node needs.
-const DEFAULT_MTU: u32 = 1500;
+/// The largest MTU of a veth.
+const MAX_MTU: u32 = 65_535;
 
 /// The way to the pods of one address family at another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +61,7 @@ impl Links {
 impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
     /// Chooses the ways to these nodes.
     pub(super) fn plan(&self, nodes: &[RemoteNode], mode: EncapsulationMode) -> Plan {
-        let (ways, problems, link_mtus) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
-        let mut plan = Plan { ways, problems, link_mtus, tunnel_mtu: DEFAULT_MTU - OVERHEAD_V4 };
+        let mut plan = Plan { tunnel_mtu: DEFAULT_MTU - OVERHEAD_V4, ..Plan::default() };
         for node in nodes {
             self.add_node(node, mode, &mut plan);
         }
@@ -75,6 +74,12 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
         };
         if let Some(least) = plan.ways.iter().filter_map(left).min() {
             plan.tunnel_mtu = least.max(MIN_MTU);
+        }
+        for (way, ..) in &plan.ways {
+            match *way {
+                Way::Route { interface, .. } => plan.routed_mtus.extend([self.mtu(interface)]),
+                Way::Tunnel { interface, .. } => plan.tunneled_mtus.extend([self.mtu(interface)]),
+            }
         }
         plan
     }
@@ -168,7 +173,7 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
 }
 
 /// The ways to all other nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     /// For each node and address family of its pods: the way, the pods' networks, and the node's first address of the family. That is `None`
     /// if the node has none.
@@ -179,9 +184,35 @@ pub(super) struct Plan {
     link_mtus: BTreeMap<u32, u32>,
     /// The tunnel's MTU in bytes: what the smallest link below it leaves, at least 1,280.
     pub(super) tunnel_mtu: u32,
+    /// The MTUs in bytes of the links that lead to nodes by a route.
+    routed_mtus: BTreeSet<u32>,
+    /// The MTUs in bytes of the links below the tunnel.
+    tunneled_mtus: BTreeSet<u32>,
 }
 
 impl Plan {
+    /// Returns the MTU of new pods in bytes, 1,280 to 65,535: their packets reach every other node unfragmented. `default` is the MTU of the
+    /// default route's link, which counts where there is no other node.
+    ///
+    /// With `encapsulation: auto`, the tunnel counts from the first node behind it on. Packets of older pods that are too long for it are
+    /// answered.
+    pub(super) fn pod_mtu(&self, mode: EncapsulationMode, default: u32) -> u32 {
+        let tunnel = (!self.tunneled_mtus.is_empty()).then_some(self.tunnel_mtu);
+        let least = self.routed_mtus.first().copied().into_iter().chain(tunnel).min();
+        let alone = || match mode {
+            EncapsulationMode::Always => default.saturating_sub(OVERHEAD_V6),
+            EncapsulationMode::Auto | EncapsulationMode::Never => default,
+        };
+        least.unwrap_or_else(alone).clamp(MIN_MTU, MAX_MTU)
+    }
+
+    /// Returns the MTU of the host port in bytes, 1,280 to 65,535: packets of the largest link that leads to a node or to the world pass. `default`
+    /// is as for [`pod_mtu`](Self::pod_mtu).
+    pub(super) fn host_mtu(&self, default: u32) -> u32 {
+        let links = self.routed_mtus.last().into_iter().chain(self.tunneled_mtus.last());
+        links.copied().fold(default, u32::max).clamp(MIN_MTU, MAX_MTU)
+    }
+
     /// Returns the number of ways by a route, and of ways through the tunnel.
     pub(super) fn counts(&self) -> [usize; 2] {
         let tunneled = self.ways.iter().filter(|(way, ..)| matches!(way, Way::Tunnel { .. })).count();
@@ -340,6 +371,41 @@ mod tests {
         assert_eq!(mtu("2001:db8::2", &[(2, 9000)]), 8930);
         assert_eq!(mtu("198.51.100.3", &[(3, 1280)]), 1280);
         assert_eq!(mtu("198.51.100.3", &[]), 1450, "the interface has gone meanwhile");
+    }
+
+    #[test]
+    fn pods_get_the_smallest_mtu_of_what_leads_to_nodes_and_the_host_port_the_largest() {
+        use EncapsulationMode::{Always, Auto, Never};
+        let near = node("near", &["192.0.2.2"], &["10.2.0.0/24"]);
+        let far = node("far", &["198.51.100.3"], &["10.3.0.0/24", "fd00:3::/64"]);
+        let over_v6 = node("v6", &["2001:db8::2"], &["fd00:4::/64"]);
+        let mtus = |nodes: &[&RemoteNode], mode, [near, far, default]: [u32; 3]| {
+            let links = Links { reach, known: [(2, (near, true)), (3, (far, true))].into() };
+            let nodes: Vec<RemoteNode> = nodes.iter().map(|&node| node.clone()).collect();
+            let plan = links.plan(&nodes, mode);
+            (plan.pod_mtu(mode, default), plan.host_mtu(default))
+        };
+        assert_eq!(
+            mtus(&[&near], Auto, [9000, 1500, 1500]),
+            (9000, 9000),
+            "the kernel answers what is too long for the world"
+        );
+        assert_eq!(mtus(&[&near, &far], Auto, [9000, 1500, 1500]), (1450, 9000));
+        assert_eq!(mtus(&[&near, &far], Auto, [1400, 1500, 1500]), (1400, 1500), "the link is smaller than the tunnel");
+        assert_eq!(mtus(&[&near, &far], Never, [9000, 1500, 1500]), (9000, 9000), "the network routes these pods");
+        assert_eq!(mtus(&[&near], Always, [1500, 1500, 1500]), (1450, 1500));
+        assert_eq!(mtus(&[&near, &over_v6], Always, [1500, 1500, 1500]), (1430, 1500), "one MTU for both families");
+        assert_eq!(
+            mtus(&[&far], Auto, [1500, 1280, 1500]),
+            (1280, 1500),
+            "IPv6 needs 1280; outer IPv4 packets are cut"
+        );
+        // Without another node.
+        for (mode, expected) in [(Auto, 1500), (Never, 1500), (Always, 1430)] {
+            assert_eq!(mtus(&[], mode, [9000, 9000, 1500]), (expected, 1500), "{mode:?}");
+        }
+        assert_eq!(mtus(&[], Auto, [1500, 1500, 65_536]), (65_535, 65_535));
+        assert_eq!(mtus(&[], Auto, [1500, 1500, 1000]), (1280, 1280));
     }
 
     #[test]

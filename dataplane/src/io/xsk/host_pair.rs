@@ -65,13 +65,20 @@ impl HostPair {
         let Some([near, far]) = find(names)? else {
             return Err(XskError::NoInterface { interface: second.to_owned() });
         };
+        give_mtu([&near, &far], mtu, second)?;
         for end in [&near, &far] {
-            if end.mtu != mtu {
-                set_mtu(end.index, mtu).map_err(failed("set the MTU of the host port's interfaces"))?;
-            }
             start(end.index).map_err(failed("set the host port's interfaces up"))?;
         }
         Ok(Self { second: far.index, name: second.to_owned() })
+    }
+
+    /// Sets the MTU of both ends, in bytes.
+    ///
+    /// # Errors
+    /// If the pair no longer exists, or the kernel refuses.
+    pub fn resize(names: [&str; 2], mtu: u32) -> Result<(), XskError> {
+        let found = find(names)?.ok_or_else(|| XskError::NoInterface { interface: names[1].to_owned() })?;
+        give_mtu(found.each_ref(), mtu, names[1])
     }
 
     /// Replaces the vswitch's routes over the pair by these. Returns a message per failure, for the log.
@@ -135,6 +142,15 @@ impl HostPair {
         let removed = delete_link(near.index);
         removed.map(|()| true).map_err(|source| XskError::system(names[0], "remove the host port's interfaces", source))
     }
+}
+
+/// Sets the MTU of those ends that have another one. `name` is that of the pair in errors.
+fn give_mtu(ends: [&LinkStatus; 2], mtu: u32, name: &str) -> Result<(), XskError> {
+    for end in ends.into_iter().filter(|end| end.mtu != mtu) {
+        let set = set_mtu(end.index, mtu);
+        set.map_err(|source| XskError::system(name, "set the MTU of the host port's interfaces", source))?;
+    }
+    Ok(())
 }
 
 /// Finds the pair. `None` if no interface has one of the names.

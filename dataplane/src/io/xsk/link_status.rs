@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::netlink::{all_links, ask, attributes, is_veth_info, number};
+use super::netlink::{all_links, ask, attributes, default_route_interfaces, is_veth_info, number, vxlan_port};
 
 /// Bytes of `struct ifinfomsg`.
 const LINK: usize = 16;
@@ -34,6 +34,8 @@ pub struct LinkStatus {
     pub has_neighbours: bool,
     /// Whether the interface is a veth end without a bridge or bond as master, so that the kernel routes its packets directly.
     pub is_routed_veth: bool,
+    /// UDP port of a VXLAN device. `None` for other interfaces.
+    pub vxlan_port: Option<u16>,
 }
 
 /// A notification from the kernel.
@@ -59,6 +61,19 @@ pub fn links() -> io::Result<Vec<LinkStatus>> {
     Ok(found)
 }
 
+/// Returns the MTU in bytes of the interfaces that default routes of the calling thread's network namespace use, the smallest of several. `None`
+/// if there is no default route.
+///
+/// # Errors
+/// If a netlink request fails.
+pub fn default_route_mtu() -> io::Result<Option<u32>> {
+    let used = default_route_interfaces()?;
+    if used.is_empty() {
+        return Ok(None);
+    }
+    Ok(links()?.into_iter().filter(|link| used.contains(&link.index)).map(|link| link.mtu).min())
+}
+
 impl LinkStatus {
     /// Parses an rtnetlink message. `None` if the message is incomplete, as those of the wireless extensions are.
     pub(super) fn of(message: &[u8]) -> Option<Self> {
@@ -76,7 +91,7 @@ impl LinkStatus {
         let (index, flags) = (number(message, 4)?, number(message, 8)?);
         let (mut names, mut mac, mut mtu) = (Vec::new(), [0; 6], None);
         let (mut related, mut is_here, mut state) = (None, true, None);
-        let (mut is_veth, mut is_behind) = (false, false);
+        let (mut is_veth, mut is_behind, mut vxlan) = (false, false, None);
         let name = |value: &[u8]| {
             let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
             String::from_utf8_lossy(&value[..end]).into_owned()
@@ -93,7 +108,10 @@ impl LinkStatus {
                 libc::IFLA_LINK => related = number(value, 0),
                 IFLA_LINK_NETNSID => is_here = false,
                 libc::IFLA_MASTER => is_behind = true,
-                libc::IFLA_LINKINFO => is_veth |= is_veth_info(value),
+                libc::IFLA_LINKINFO => {
+                    is_veth |= is_veth_info(value);
+                    vxlan = vxlan_port(value).map(|(port, _)| port);
+                }
                 _ => {}
             }
         }
@@ -102,7 +120,18 @@ impl LinkStatus {
         let settling = flags & CARRIER != 0 && state.is_some_and(|state| state < DORMANT);
         let is_routed_veth = is_veth && !is_behind;
         let (up, has_neighbours) = (flags & UP != 0, flags & (POINT_TO_POINT | NO_ARP) == 0);
-        Some(Self { index, names, mac, mtu: mtu?, up, settling, related, has_neighbours, is_routed_veth })
+        Some(Self {
+            index,
+            names,
+            mac,
+            mtu: mtu?,
+            up,
+            settling,
+            related,
+            has_neighbours,
+            is_routed_veth,
+            vxlan_port: vxlan,
+        })
     }
 }
 

@@ -80,6 +80,7 @@ mod change_watch;
 pub mod cores;
 mod error;
 mod features;
+mod firewall;
 mod flow_cache;
 mod flow_changes;
 mod flow_encoding;
@@ -128,6 +129,7 @@ pub use big_tcp::TcpLimits;
 pub use change_watch::{ChangeWatch, Watched};
 pub use error::XskError;
 pub use features::takes_xdp_frames;
+pub use firewall::{Firewall, FirewallDrop, FirewallHook, FirewallPacket, nft_chain_names};
 pub use flow_cache::KernelFlowCache;
 #[cfg(feature = "bench")]
 pub use generator::Generator;
@@ -138,7 +140,7 @@ pub use kernel_routes::{Encapsulation, KernelRoute, Reach, kernel_routes, reach}
 pub use link::{
     LinkFeatures, LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload,
 };
-pub use link_status::{LinkEvent, LinkStatus, links};
+pub use link_status::{LinkEvent, LinkStatus, default_route_mtu, links};
 pub use link_watch::LinkWatch;
 pub use mapping::MappedFile;
 pub(crate) use mapping::{FileWords, map_file};

@@ -96,6 +96,26 @@ pub(super) fn has_peer_elsewhere(interface: u32) -> io::Result<bool> {
     Ok(is_veth && is_elsewhere)
 }
 
+/// Returns the UDP port of a VXLAN device, and whether it takes the tunnel header of each packet from its route (`external`). `info` is its
+/// `IFLA_LINKINFO`. `None` for interfaces of other kinds.
+pub(super) fn vxlan_port(info: &[u8]) -> Option<(u16, bool)> {
+    /// `IFLA_INFO_DATA`, `IFLA_VXLAN_PORT`, `IFLA_VXLAN_COLLECT_METADATA`.
+    const INFO_DATA: u16 = 2;
+    const PORT: u16 = 15;
+    const EXTERNAL: u16 = 25;
+    attributes(info).find(|&(kind, value)| kind == IFLA_INFO_KIND && value.starts_with(b"vxlan\0"))?;
+    let (_, data) = attributes(info).find(|&(kind, _)| kind == INFO_DATA)?;
+    let (mut port, mut is_external) = (None, false);
+    for (kind, value) in attributes(data) {
+        match kind {
+            PORT => port = value.first_chunk().map(|bytes| u16::from_be_bytes(*bytes)),
+            EXTERNAL => is_external = value.first() == Some(&1),
+            _ => {}
+        }
+    }
+    port.map(|port| (port, is_external))
+}
+
 /// Builds a `struct ifinfomsg` for an interface index.
 pub(super) fn link(interface: u32) -> [u8; LINK] {
     let mut body = [0; LINK];

@@ -43,8 +43,6 @@ pub(super) fn ports(written: &[Spanned<Port>], faults: &mut Faults<'_>) -> Vec<P
     ports
 }
 
-/// Default MTU of network cards.
-const DEFAULT_MTU: u32 = 1500;
 /// Valid MTUs: the minimum for IPv6 (RFC 8200 §5), up to a veth's maximum.
 const MTUS: std::ops::RangeInclusive<u32> = 1280..=65_535;
 
@@ -64,7 +62,11 @@ pub(super) fn created_host(written: &[Spanned<Port>], faults: &mut Faults<'_>) -
         };
         let (Create { mtu, networks: texts }, mut networks) = (&create.value, Vec::new());
         if let Some(named) = mtu.as_ref().filter(|mtu| !MTUS.contains(&mtu.value)) {
-            let help = format!("write {} to {}: the MTU of the node's network card", MTUS.start(), MTUS.end());
+            let help = format!(
+                "write {} to {}, or remove the field: then it is that of the node's largest link",
+                MTUS.start(),
+                MTUS.end()
+            );
             faults.add(line(named), field(".mtu"), format!("an MTU of {}", named.value), help);
         }
         for text in texts {
@@ -84,7 +86,7 @@ pub(super) fn created_host(written: &[Spanned<Port>], faults: &mut Faults<'_>) -
         created = Some(CreatedHost {
             interface: port.interface.value.as_str().into(),
             peer: peer.value.as_str().into(),
-            mtu: mtu.as_ref().map_or(DEFAULT_MTU, |mtu| mtu.value),
+            mtu: mtu.as_ref().map(|mtu| mtu.value),
             networks,
         });
     }

@@ -6,7 +6,7 @@ use ahash::RandomState;
 
 use crate::io::xsk::error::XskError;
 use crate::io::xsk::link::LinkInfo;
-use crate::io::xsk::netlink::{IFLA_INFO_KIND, LINK, ask, attributes, link};
+use crate::io::xsk::netlink::{IFLA_INFO_KIND, LINK, ask, attributes, link, vxlan_port};
 use crate::io::xsk::netlink_write::{attribute, change, delete_link, set_mtu};
 
 /// `IFLA_INFO_DATA`.
@@ -114,17 +114,7 @@ fn port_of(interface: u32) -> io::Result<Option<u16>> {
 /// Parses the kernel's description of an interface, as [`port_of`] does.
 fn parse_port(message: &[u8]) -> Option<u16> {
     let (_, info) = attributes(message.get(LINK..)?).find(|&(kind, _)| kind == libc::IFLA_LINKINFO)?;
-    attributes(info).find(|&(kind, value)| kind == IFLA_INFO_KIND && value.starts_with(b"vxlan\0"))?;
-    let (_, data) = attributes(info).find(|&(kind, _)| kind == INFO_DATA)?;
-    let (mut port, mut is_external) = (None, false);
-    for (kind, value) in attributes(data) {
-        match kind {
-            PORT => port = value.first_chunk().map(|bytes| u16::from_be_bytes(*bytes)),
-            EXTERNAL => is_external = value.first() == Some(&1),
-            _ => {}
-        }
-    }
-    port.filter(|_| is_external)
+    vxlan_port(info).filter(|&(_, is_external)| is_external).map(|(port, _)| port)
 }
 
 #[cfg(test)]

@@ -17,28 +17,36 @@
 //!
 //! **Invariant.** Only the vswitch's own routes are changed. Those of a previous process stay until a state is loaded.
 
+mod outlook;
 mod plan;
+mod probes;
+mod report;
+mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bulkhead_control::object::Node;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
-    self, OwnRoute, RouteRefused, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, Watched, own_routes, remove_tunnel,
-    replace_routes,
+    self, OwnRoute, RouteRefused, Tunnel, TunnelConfig, TunnelPeer, Watched, own_routes, remove_tunnel, replace_routes,
 };
 use crossbeam_channel::{Receiver, never};
 use ipnet::IpNet;
 
-use super::config::{Config, CreatedHost, Encapsulation, EncapsulationMode};
+use super::config::{Config, CreatedHost, Encapsulation, EncapsulationMode, Probing};
 use super::host_port::Destinations;
 use super::{changes, log};
 use bulkhead_answers::output;
 use bulkhead_observe::admin::RemoteNodesStatus;
+pub(super) use outlook::{Outlook, outlook};
 use plan::{Links, Plan};
+use probes::{Prober, SharedPaths};
+use report::Report;
+pub(super) use report::SharedReport;
 
 /// The name of the tunnel's interface.
 const TUNNEL: &str = "bh-vxlan";
@@ -69,6 +77,15 @@ pub(super) struct RemoteNode {
 }
 
 impl RemoteNode {
+    /// Returns what the Node object says.
+    pub(super) fn of(node: &Node) -> Self {
+        Self {
+            name: node.name.clone(),
+            addresses: node.addresses.clone(),
+            pod_networks: node.pod_cidrs.iter().map(IpNet::trunc).collect(),
+        }
+    }
+
     /// Returns the node's first address of each family, at most two. Further ones may be a load balancer's or a router's, which the node itself
     /// does not have.
     fn first_addresses(&self) -> impl Iterator<Item = IpAddr> {
@@ -80,12 +97,7 @@ impl RemoteNode {
 /// Returns all nodes other than `own`.
 pub(super) fn remote_nodes(pipeline: &Pipeline, own: &str) -> Vec<RemoteNode> {
     let others = pipeline.cache().nodes().values().filter(|node| &*node.name != own);
-    let remote = others.map(|node| RemoteNode {
-        name: node.name.clone(),
-        addresses: node.addresses.clone(),
-        pod_networks: node.pod_cidrs.iter().map(IpNet::trunc).collect(),
-    });
-    remote.collect()
+    others.map(|node| RemoteNode::of(node)).collect()
 }
 
 /// Removes addresses and pod networks that several nodes claim, this one included: none of them is believed, as a node's kubelet writes its
@@ -129,39 +141,14 @@ pub(super) struct RemoteNodes {
     /// The problems of the last look, each of which is logged once.
     problems: BTreeSet<String>,
     report: SharedReport,
+    /// The thread that probes the ways. `None` if probes are off, or the thread cannot be started.
+    prober: Option<Prober>,
     /// When the last look began. When this was created before the first look.
     looked: Instant,
     /// Whether the kernel has reported a change since the last look.
     is_stale: bool,
     /// Whether nodes have changed so soon after the last look that they wait for the next one.
     is_waiting: bool,
-}
-
-/// The last look's report, which the admin and metrics threads read. `None` until the first look.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SharedReport(Arc<Mutex<Option<Report>>>);
-
-/// The result of one look at the kernel's routes.
-#[derive(Clone, Debug)]
-struct Report {
-    /// The ways, without the number of drops.
-    status: RemoteNodesStatus,
-    /// The tunnel's counter of drops. `None` without a tunnel.
-    drops: Option<TunnelDrops>,
-}
-
-impl SharedReport {
-    /// Returns the ways of the last look, with the present number of drops. `None` before the first look.
-    pub(super) fn read(&self) -> Option<RemoteNodesStatus> {
-        let Report { status, drops } = self.lock().clone()?;
-        // A count that cannot be read is shown as 0.
-        let tunnel_dropped = drops.map_or(0, |drops| drops.count().unwrap_or_default());
-        Some(RemoteNodesStatus { tunnel_dropped, ..status })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Report>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The inputs of one look.
@@ -184,14 +171,17 @@ impl RemoteNodes {
             let removed = remove(config);
             removed.map_err(|error| log::warn(&format!("{error:#}"))).unwrap_or_default();
         }
+        let (host, report) = (host?, SharedReport::new(config));
+        let prober = config.probing.and_then(|settings| probe(settings, &config.node, &report.paths));
         Some(Self {
             settings: config.encapsulation,
-            host: host?,
+            host,
             changes: changes::of(Watched::Routes),
             tunnel: None,
             told: None,
             problems: BTreeSet::new(),
-            report: SharedReport::default(),
+            report,
+            prober,
             looked: Instant::now(),
             is_stale: false,
             is_waiting: false,
@@ -254,6 +244,7 @@ impl RemoteNodes {
         problems.extend(plan.problems.iter().cloned());
         let tunnel = self.ensure_tunnel(&plan, &nodes);
         problems.extend(self.set_routes(&plan, tunnel.as_ref(), &own.sources));
+        self.lead_probes(&plan, &nodes, tunnel.as_ref().ok().copied().flatten(), &own.sources);
         // Without a node that needs the tunnel, a kernel without VXLAN is no problem.
         problems.extend(tunnel.err().filter(|_| plan.counts()[1] > 0));
         self.tell(problems);
@@ -315,6 +306,13 @@ impl RemoteNodes {
         replace_routes(&known, &wanted).iter().map(explain).collect()
     }
 
+    /// Makes the probes follow the plan.
+    fn lead_probes(&self, plan: &Plan, nodes: &[RemoteNode], tunnel: Option<u32>, sources: &[IpAddr]) {
+        let known = nodes.iter().flat_map(|node| node.addresses.iter().copied());
+        self.report.paths.lock().update(targets::targets(plan, tunnel, sources), known, tunnel.unwrap_or_default());
+        self.prober.iter().for_each(Prober::look);
+    }
+
     /// Logs the problems that the last look did not have.
     fn tell(&mut self, problems: BTreeSet<String>) {
         let new: Vec<&str> = problems.difference(&self.problems).map(String::as_str).collect();
@@ -329,13 +327,19 @@ impl RemoteNodes {
         let [routed, tunneled] = plan.counts();
         let problems = self.problems.iter().cloned().collect();
         let tunnel_mtu = self.tunnel.as_ref().map(|_| plan.tunnel_mtu);
-        let status = RemoteNodesStatus { routed, tunneled, problems, tunnel_mtu, tunnel_dropped: 0 };
+        let status = RemoteNodesStatus { routed, tunneled, problems, tunnel_mtu, ..RemoteNodesStatus::default() };
         let report = Report { status, drops: self.tunnel.as_ref().map(Tunnel::drops) };
         let before = self.report.lock().replace(report).map(|before| (before.status.routed, before.status.tunneled));
         if before.unwrap_or_default() != (routed, tunneled) {
             log::info(&format!("other nodes: {routed} on the same link, {tunneled} through the tunnel"));
         }
     }
+}
+
+/// Starts to probe the ways. `None` if the thread cannot be started, which is logged.
+fn probe(settings: Probing, own: &str, paths: &SharedPaths) -> Option<Prober> {
+    let started = Prober::start(settings, own, paths.clone());
+    started.map_err(|error| log::warn(&format!("other nodes are not probed: {error}"))).ok()
 }
 
 /// Returns the tunnel's settings.

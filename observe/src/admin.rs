@@ -16,6 +16,7 @@ mod client;
 mod commands;
 #[cfg(target_os = "linux")]
 mod missed;
+mod nodes;
 mod protocol;
 #[cfg(target_os = "linux")]
 mod wait;
@@ -33,6 +34,8 @@ pub use commands::{ports, reload, sessions, status, tables};
 #[cfg(target_os = "linux")]
 pub use missed::Missed;
 #[cfg(target_os = "linux")]
+pub use nodes::nodes;
+#[cfg(target_os = "linux")]
 pub use wait::wait;
 #[cfg(target_os = "linux")]
 pub use watch::{capture, monitor, trace};
@@ -40,9 +43,10 @@ pub use watch::{capture, monitor, trace};
 pub use protocol::{
     AddPort, AddedPort, Answer, AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow, CheckedPort, Condition,
     Connection, DropRow, EndedSessions, Enforcement, Explanation, Failure, FlowCacheRow, Judging, KeptFiles, LastError,
-    LiveWalk, Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort,
-    RemoteNodesStatus, RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals,
-    Sessions, SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
+    LiveWalk, Monitor, NodeWayRow, NodeWays, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow,
+    PortTotals, ProbesStatus, RefusedPort, RemoteNodesStatus, RemovedPort, RemovedPorts, Request, ServiceHealth,
+    SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status, TableRow, Trace, WatchedPort, Watching,
+    WayFault, WayState, WorkerRow, read_request,
 };
 
 pub use bulkhead_answers::args::DEFAULT_SOCKET;

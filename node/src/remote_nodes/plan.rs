@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bulkhead_dataplane::io::{Encapsulation, MAIN_TABLE, OwnRoute, PORT_TABLE, Reach, TUNNEL_TABLE, links, reach};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::RemoteNode;
+use super::targets::Interfaces;
 use crate::config::EncapsulationMode;
 
 /// Bytes that VXLAN takes of a packet: an outer IPv4 or IPv6 header, UDP, VXLAN and Ethernet headers (RFC 7348 §5).
@@ -43,6 +45,8 @@ pub(super) struct Links<R = fn(IpAddr) -> io::Result<Reach>> {
     reach: R,
     /// The MTU in bytes and whether the link has neighbours, by interface index.
     known: BTreeMap<u32, (u32, bool)>,
+    /// The names of the interfaces, by index.
+    names: BTreeMap<u32, String>,
 }
 
 impl Links {
@@ -51,19 +55,27 @@ impl Links {
     /// # Errors
     /// If the netlink request fails.
     pub(super) fn read() -> io::Result<Self> {
-        let known = links()?.into_iter().map(|link| (link.index, (link.mtu, link.has_neighbours))).collect();
-        Ok(Self { reach, known })
+        let all = links()?;
+        let known = all.iter().map(|link| (link.index, (link.mtu, link.has_neighbours))).collect();
+        let names = all.into_iter().filter_map(|link| Some((link.index, link.names.into_iter().next()?))).collect();
+        Ok(Self { reach, known, names })
     }
 }
 
 impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
     /// Chooses the ways to these nodes.
     pub(super) fn plan(&self, nodes: &[RemoteNode], mode: EncapsulationMode) -> Plan {
-        let mut plan = Plan { ways: Vec::new(), problems: BTreeSet::new(), tunnel_mtu: DEFAULT_MTU - OVERHEAD_V4 };
+        let mut plan = Plan {
+            ways: Vec::new(),
+            unled: Vec::new(),
+            links: self.names.iter().map(|(&index, name)| (index, (name.clone(), self.mtu(index)))).collect(),
+            problems: BTreeSet::new(),
+            tunnel_mtu: DEFAULT_MTU - OVERHEAD_V4,
+        };
         for node in nodes {
             self.add_node(node, mode, &mut plan);
         }
-        let left = |(way, ..): &(Way, _, _)| match *way {
+        let left = |way: &NodeWay| match way.way {
             Way::Tunnel { remote, interface } => {
                 let overhead = if remote.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
                 Some(self.mtu(interface).saturating_sub(overhead))
@@ -81,6 +93,8 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
         if node.pod_networks.is_empty() {
             let why = "no podCIDRs are left for it, so no route leads to its pods; set spec.podCIDRs of its Node";
             plan.problems.insert(format!("{}: {why}", node.name));
+            let (node, why) = (Arc::clone(&node.name), Some(why.to_owned()));
+            plan.unled.push(Unled { node, networks: Vec::new(), why });
             return;
         }
         // An address about which the kernel does not answer counts as not reached.
@@ -90,14 +104,17 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
             let of_family = |network: &&IpNet| network.addr().is_ipv4() == is_v4;
             let networks: Vec<IpNet> = node.pod_networks.iter().filter(of_family).copied().collect();
             let Some(first) = networks.first() else { continue };
+            let name = Arc::clone(&node.name);
             match self.choose(&reached, is_v4, mode) {
-                // The network routes these pods.
-                Ok(None) => {}
+                Ok(None) => plan.unled.push(Unled { node: name, networks, why: None }),
                 Ok(Some(way)) => {
                     let own = node.first_addresses().find(|address| address.is_ipv4() == is_v4);
-                    plan.ways.push((way, networks, own));
+                    plan.ways.push(NodeWay { node: name, way, networks, own });
                 }
-                Err(why) => drop(plan.problems.insert(format!("{} ({first}): {why}", node.name))),
+                Err(why) => {
+                    plan.problems.insert(format!("{name} ({first}): {why}"));
+                    plan.unled.push(Unled { node: name, networks, why: Some(why) });
+                }
             }
         }
     }
@@ -161,12 +178,39 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
     }
 }
 
+/// The way to a node's pods of one address family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodeWay {
+    /// The node's name.
+    pub(super) node: Arc<str>,
+    /// The way.
+    pub(super) way: Way,
+    /// The pods' networks.
+    pub(super) networks: Vec<IpNet>,
+    /// The node's first address of the family. `None` if it has none.
+    pub(super) own: Option<IpAddr>,
+}
+
+/// Pods of one address family at a node to which the vswitch sets up no way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unled {
+    /// The node's name.
+    pub(super) node: Arc<str>,
+    /// The pods' networks. Empty if the node has none of either family.
+    pub(super) networks: Vec<IpNet>,
+    /// Why there is none, with the remedy. `None` if the configuration leaves these pods to the network.
+    pub(super) why: Option<String>,
+}
+
 /// The ways to all other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// For each node and address family of its pods: the way, the pods' networks, and the node's first address of the family. That is `None`
-    /// if the node has none.
-    ways: Vec<(Way, Vec<IpNet>, Option<IpAddr>)>,
+    /// One way for each node and address family of its pods.
+    pub(super) ways: Vec<NodeWay>,
+    /// The nodes and families without one.
+    pub(super) unled: Vec<Unled>,
+    /// The interfaces of this node.
+    pub(super) links: Interfaces,
     /// A message for each node and family without a way.
     pub(super) problems: BTreeSet<String>,
     /// The tunnel's MTU in bytes: what the smallest link below it leaves, at least 1,280.
@@ -176,7 +220,7 @@ pub(super) struct Plan {
 impl Plan {
     /// Returns the number of ways by a route, and of ways through the tunnel.
     pub(super) fn counts(&self) -> [usize; 2] {
-        let tunneled = self.ways.iter().filter(|(way, ..)| matches!(way, Way::Tunnel { .. })).count();
+        let tunneled = self.ways.iter().filter(|way| matches!(way.way, Way::Tunnel { .. })).count();
         [self.ways.len() - tunneled, tunneled]
     }
 
@@ -185,7 +229,7 @@ impl Plan {
     pub(super) fn routes(&self, tunnel: Option<(u32, u32)>, sources: &[IpAddr]) -> BTreeSet<OwnRoute> {
         let source_for = |address: IpAddr| sources.iter().copied().find(|source| source.is_ipv4() == address.is_ipv4());
         let mut routes = BTreeSet::new();
-        for (way, networks, own) in &self.ways {
+        for NodeWay { way, networks, own, .. } in &self.ways {
             match *way {
                 Way::Route { gateway, interface } => {
                     let route = |&network| OwnRoute::via(network, gateway, interface, source_for(gateway));
@@ -234,12 +278,12 @@ mod tests {
     }
 
     fn planned(nodes: &[RemoteNode], mode: EncapsulationMode) -> Plan {
-        Links { reach, known: [(2, (1500, true)), (3, (1400, true))].into() }.plan(nodes, mode)
+        Links { reach, known: [(2, (1500, true)), (3, (1400, true))].into(), names: BTreeMap::new() }.plan(nodes, mode)
     }
 
     /// Returns the ways as text.
     fn ways(plan: &Plan) -> Vec<String> {
-        let text = |(way, networks, _): &(Way, Vec<IpNet>, Option<IpAddr>)| match way {
+        let text = |NodeWay { way, networks, .. }: &NodeWay| match way {
             Way::Route { gateway, interface } => format!("{} route {gateway} {interface}", networks[0]),
             Way::Tunnel { remote, interface } => format!("{} tunnel {remote} {interface}", networks[0]),
         };
@@ -262,11 +306,12 @@ mod tests {
         assert_eq!(ways(&always)[..2], ["10.2.0.0/24 tunnel 192.0.2.2 2", "fd00:2::/64 tunnel 2001:db8::2 2"]);
         let never = planned(&nodes, Never);
         assert_eq!((ways(&never), never.problems.len()), (vec![near_v4.to_owned(), near_v6.to_owned()], 0));
+        assert!(never.unled.len() == 2 && never.unled.iter().all(|unled| &*unled.node == "far" && unled.why.is_none()));
     }
 
     #[test]
     fn a_point_to_point_link_takes_the_tunnel() {
-        let links = Links { reach, known: [(2, (1420, false))].into() };
+        let links = Links { reach, known: [(2, (1420, false))].into(), names: BTreeMap::new() };
         let plan = links.plan(&[node("n", &["192.0.2.2"], &["10.2.0.0/24"])], EncapsulationMode::Auto);
         assert_eq!((ways(&plan), plan.tunnel_mtu), (vec!["10.2.0.0/24 tunnel 192.0.2.2 2".to_owned()], 1370));
     }
@@ -285,12 +330,16 @@ mod tests {
         assert!(problems[0].contains("double (10.5.0.0/24): its address 192.0.2.1 is this node's own"), "{problems:?}");
         assert!(problems[1].contains("lost (10.4.0.0/24): the kernel has no route"), "{problems:?}");
         assert!(problems[2].contains("young: no podCIDRs"), "{problems:?}");
+        let unled: Vec<&str> =
+            plan.unled.iter().filter(|unled| unled.why.is_some()).map(|unled| &*unled.node).collect();
+        assert_eq!(unled, ["lost", "double", "young"]);
     }
 
     #[test]
     fn the_tunnels_mtu_is_what_the_smallest_link_leaves_but_enough_for_ipv6() {
         let mtu = |address: &str, mtus: &[(u32, u32)]| {
-            let links = Links { reach, known: mtus.iter().map(|&(index, mtu)| (index, (mtu, true))).collect() };
+            let known = mtus.iter().map(|&(index, mtu)| (index, (mtu, true))).collect();
+            let links = Links { reach, known, names: BTreeMap::new() };
             links.plan(&[node("n", &[address], &["10.2.0.0/24"])], EncapsulationMode::Always).tunnel_mtu
         };
         assert_eq!(mtu("198.51.100.3", &[(3, 9000)]), 8950);
@@ -301,7 +350,7 @@ mod tests {
 
     #[test]
     fn outer_packets_of_ipv6_need_a_link_that_leaves_enough_for_ipv6() {
-        let links = Links { reach, known: [(2, (1349, true)), (3, (1349, true))].into() };
+        let links = Links { reach, known: [(2, (1349, true)), (3, (1349, true))].into(), names: BTreeMap::new() };
         let nodes = [
             node("v6", &["2001:db8::2"], &["fd00:2::/64"]),
             node("both", &["2001:db8::3", "198.51.100.3"], &["fd00:3::/64"]),

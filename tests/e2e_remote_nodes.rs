@@ -15,10 +15,10 @@ const ON_LAN: [&str; 2] = ["172.18.0.1", "fd00:18::1"];
 const ON_FAR: [&str; 2] = ["172.18.0.10", "fd00:18::10"];
 
 /// The nodes, and the router between them.
-struct Cluster {
-    router: Netns,
+pub(crate) struct Cluster {
+    pub(crate) router: Netns,
     /// Nodes 1, 2 and 3, with a pod each, called `p1`, `p2` and `p3`.
-    labs: [Lab; 3],
+    pub(crate) labs: [Lab; 3],
 }
 
 impl Cluster {
@@ -67,7 +67,7 @@ impl Cluster {
     }
 
     /// Creates the nodes and starts their vswitches.
-    fn started(config: &str) -> Self {
+    pub(crate) fn started(config: &str) -> Self {
         let mut cluster = Self::new(1500, config);
         cluster.labs.iter_mut().for_each(|lab| lab.start(""));
         cluster

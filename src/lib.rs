@@ -93,6 +93,7 @@ fn live_command(command: &args::LiveCommand) -> anyhow::Result<ExitCode> {
         LiveCommand::Cleanup(cleanup) => node::cleanup(cleanup),
         LiveCommand::Status(status) => admin::status(status),
         LiveCommand::Ports(ports) => admin::ports(ports),
+        LiveCommand::Nodes(nodes) => admin::nodes(nodes),
         LiveCommand::Sessions(sessions) => admin::sessions(sessions),
         LiveCommand::Tables(tables) => admin::tables(tables),
         LiveCommand::Top(top) => top::run(top),

@@ -89,6 +89,7 @@ fn snapshot() -> Snapshot {
         hairpin_table: None,
         link: Some(Link { mac: OWN_MAC, mtu: MTU }),
         is_gone: false,
+        shares_host: false,
     };
     let ports = vec![pod("x/a", A_MAC, ["10.0.0.1", "fd00::1"]), pod("x/b", B_MAC, ["10.0.0.2", "fd00::2"])];
     let routes = ports.iter().zip([A, B]).flat_map(|(port, id)| port.addresses.iter().map(move |&a| (a.into(), id)));

@@ -38,7 +38,7 @@ use super::log::LogConfig;
 use super::state::Judging;
 pub(super) use check::{check_interface, parse_mac};
 pub(crate) use datapath::{Attach, DEFAULT_PINS, Dataplane, EngineName, Mode, NftablesConfig, Pins, SlowPathConfig};
-pub(crate) use encapsulation::{Encapsulation, EncapsulationMode};
+pub(crate) use encapsulation::{Encapsulation, EncapsulationMode, Probing};
 pub(crate) use error::{ConfigError, ConfigErrors};
 pub(crate) use hubble::{HubbleConfig, TlsFiles};
 pub(crate) use journal::JournalConfig;
@@ -115,6 +115,8 @@ pub(crate) struct Config {
     pub created_host: Option<CreatedHost>,
     /// Settings of the ways to other nodes, if the node's kernel keeps its network card.
     pub encapsulation: Encapsulation,
+    /// The probes to other nodes. `None` if they are off.
+    pub probing: Option<Probing>,
 }
 
 /// Whether senders of dropped packets are answered.
@@ -300,6 +302,7 @@ impl Config {
         differs("ports[].create", self.created_host != new.created_host);
         differs("encapsulation", self.encapsulation.mode != new.encapsulation.mode);
         differs("vxlan", self.encapsulation != new.encapsulation);
+        differs("probe", self.probing != new.probing);
         fields
     }
 }

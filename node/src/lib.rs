@@ -113,6 +113,7 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
         findings.extend(preflight::handover::check(&config));
         findings.extend(preflight::routes::check(&config, &pods));
         findings.extend(preflight::services::known(&config));
+        findings.extend(preflight::remote_nodes::check(&config));
         // Only here: a normal start logs each failed attempt to reach the server.
         findings.extend(preflight::server::check(&config));
         return check(&findings, args.output);

@@ -12,6 +12,7 @@ pub(super) mod kube_proxy;
 pub(super) mod masquerade;
 pub(super) mod nftables;
 mod others;
+pub(super) mod remote_nodes;
 pub(super) mod routes;
 pub(super) mod server;
 pub(super) mod services;

@@ -22,22 +22,27 @@
 
 mod mtu;
 mod obstacles;
+mod outlook;
 mod plan;
+mod probes;
+mod report;
+mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bulkhead_control::object::Node;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_dataplane::io::{
-    self, MAIN_TABLE, OwnRoute, RouteRefused, TcDatapath, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, Watched,
-    own_routes, remove_tunnel, replace_routes,
+    self, MAIN_TABLE, OwnRoute, RouteRefused, TcDatapath, Tunnel, TunnelConfig, TunnelPeer, Watched, own_routes,
+    remove_tunnel, replace_routes,
 };
 use crossbeam_channel::{Receiver, never};
 use ipnet::IpNet;
 
-use super::config::{Config, CreatedHost, Encapsulation, EncapsulationMode, TUNNEL};
+use super::config::{Config, CreatedHost, Encapsulation, EncapsulationMode, Probing, TUNNEL};
 use super::host_port::Destinations;
 use super::preflight::forwarding::KernelPath;
 use super::{changes, log};
@@ -45,7 +50,11 @@ use bulkhead_answers::output;
 use bulkhead_observe::admin::RemoteNodesStatus;
 use mtu::Mtus;
 use obstacles::Obstacles;
+pub(super) use outlook::{Outlook, outlook};
 use plan::{Links, Plan};
+use probes::{Prober, SharedPaths};
+use report::Report;
+pub(super) use report::SharedReport;
 
 /// Maximum number of nodes or routes named in one message.
 const MAX_NAMED: usize = 5;
@@ -73,6 +82,15 @@ pub(super) struct RemoteNode {
 }
 
 impl RemoteNode {
+    /// Returns what the Node object says.
+    pub(super) fn of(node: &Node) -> Self {
+        Self {
+            name: node.name.clone(),
+            addresses: node.addresses.clone(),
+            pod_networks: node.pod_cidrs.iter().map(IpNet::trunc).collect(),
+        }
+    }
+
     /// Returns the node's first address of each family, at most two. Further ones may be a load balancer's or a router's, which the node itself
     /// does not have.
     fn first_addresses(&self) -> impl Iterator<Item = IpAddr> {
@@ -84,12 +102,7 @@ impl RemoteNode {
 /// Returns all nodes other than `own`.
 pub(super) fn remote_nodes(pipeline: &Pipeline, own: &str) -> Vec<RemoteNode> {
     let others = pipeline.cache().nodes().values().filter(|node| &*node.name != own);
-    let remote = others.map(|node| RemoteNode {
-        name: node.name.clone(),
-        addresses: node.addresses.clone(),
-        pod_networks: node.pod_cidrs.iter().map(IpNet::trunc).collect(),
-    });
-    remote.collect()
+    others.map(|node| RemoteNode::of(node)).collect()
 }
 
 /// Removes addresses and pod networks that several nodes claim, this one included: none of them is believed, as a node's kubelet writes its
@@ -137,39 +150,14 @@ pub(super) struct RemoteNodes {
     report: SharedReport,
     mtus: Mtus,
     obstacles: Obstacles,
+    /// The thread that probes the ways. `None` if probes are off, or the thread cannot be started.
+    prober: Option<Prober>,
     /// When the last look began. When this was created before the first look.
     looked: Instant,
     /// Whether the kernel has reported a change since the last look.
     is_stale: bool,
     /// Whether nodes have changed so soon after the last look that they wait for the next one.
     is_waiting: bool,
-}
-
-/// The last look's report, which the admin and metrics threads read. `None` until the first look.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SharedReport(Arc<Mutex<Option<Report>>>);
-
-/// The result of one look at the kernel's routes.
-#[derive(Clone, Debug)]
-struct Report {
-    /// The ways, without the number of drops.
-    status: RemoteNodesStatus,
-    /// The tunnel's counter of drops. `None` without a tunnel.
-    drops: Option<TunnelDrops>,
-}
-
-impl SharedReport {
-    /// Returns the ways of the last look, with the present number of drops. `None` before the first look.
-    pub(super) fn read(&self) -> Option<RemoteNodesStatus> {
-        let Report { status, drops } = self.lock().clone()?;
-        // A count that cannot be read is shown as 0.
-        let tunnel_dropped = drops.map_or(0, |drops| drops.count().unwrap_or_default());
-        Some(RemoteNodesStatus { tunnel_dropped, ..status })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Report>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The inputs of one look.
@@ -195,17 +183,20 @@ impl RemoteNodes {
         if host.is_none() {
             mtu::forget(config);
         }
+        let (host, report) = (host?, SharedReport::new(config));
+        let prober = config.probing.and_then(|settings| probe(settings, &config.node, &report.paths));
         Some(Self {
             settings: config.encapsulation,
-            host: host?,
+            host,
             tc: tc.filter(|_| takes_up_connections()),
             changes: changes::of(Watched::Routes),
             tunnel: None,
             told: None,
             problems: BTreeSet::new(),
-            report: SharedReport::default(),
+            report,
             mtus: Mtus::new(config),
             obstacles: Obstacles::default(),
+            prober,
             looked: Instant::now(),
             is_stale: false,
             is_waiting: false,
@@ -268,6 +259,7 @@ impl RemoteNodes {
         problems.extend(plan.problems.iter().cloned());
         let tunnel = self.ensure_tunnel(&plan, &nodes);
         problems.extend(self.set_routes(&plan, tunnel.as_ref(), own));
+        self.lead_probes(&plan, &nodes, tunnel.as_ref().ok().copied().flatten(), &own.sources);
         // Without a node that needs the tunnel, a kernel without VXLAN is no problem.
         problems.extend(tunnel.err().filter(|_| plan.counts()[1] > 0));
         problems.extend(self.mtus.follow(&plan, self.settings.mode, &self.host));
@@ -341,6 +333,13 @@ impl RemoteNodes {
         problems
     }
 
+    /// Makes the probes follow the plan.
+    fn lead_probes(&self, plan: &Plan, nodes: &[RemoteNode], tunnel: Option<u32>, sources: &[IpAddr]) {
+        let known = nodes.iter().flat_map(|node| node.addresses.iter().copied());
+        self.report.paths.lock().update(targets::targets(plan, tunnel, sources), known, tunnel.unwrap_or_default());
+        self.prober.iter().for_each(Prober::look);
+    }
+
     /// Logs the problems that the last look did not have.
     fn tell(&mut self, problems: BTreeSet<String>) {
         let new: Vec<&str> = problems.difference(&self.problems).map(String::as_str).collect();
@@ -355,7 +354,7 @@ impl RemoteNodes {
         let [routed, tunneled] = plan.counts();
         let problems = self.problems.iter().cloned().chain(self.obstacles.found()).collect();
         let tunnel_mtu = self.tunnel.as_ref().map(|_| plan.tunnel_mtu);
-        let status = RemoteNodesStatus { routed, tunneled, problems, tunnel_mtu, tunnel_dropped: 0 };
+        let status = RemoteNodesStatus { routed, tunneled, problems, tunnel_mtu, ..RemoteNodesStatus::default() };
         let report = Report { status, drops: self.tunnel.as_ref().map(Tunnel::drops) };
         let before = self.report.lock().replace(report).map(|before| (before.status.routed, before.status.tunneled));
         if before.unwrap_or_default() != (routed, tunneled) {
@@ -368,6 +367,12 @@ impl RemoteNodes {
 /// network stack return to it after a pause, and would be invalid there otherwise.
 fn takes_up_connections() -> bool {
     std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_tcp_loose").map_or(true, |text| text.trim() != "0")
+}
+
+/// Starts to probe the ways. `None` if the thread cannot be started, which is logged.
+fn probe(settings: Probing, own: &str, paths: &SharedPaths) -> Option<Prober> {
+    let started = Prober::start(settings, own, paths.clone());
+    started.map_err(|error| log::warn(&format!("other nodes are not probed: {error}"))).ok()
 }
 
 /// Returns the tunnel's settings.

@@ -16,6 +16,7 @@ mod client;
 mod commands;
 #[cfg(target_os = "linux")]
 mod missed;
+mod nodes;
 #[cfg(target_os = "linux")]
 mod pod_mtu;
 mod protocol;
@@ -35,6 +36,8 @@ pub use commands::{ports, reload, sessions, status, tables};
 #[cfg(target_os = "linux")]
 pub use missed::Missed;
 #[cfg(target_os = "linux")]
+pub use nodes::nodes;
+#[cfg(target_os = "linux")]
 pub use pod_mtu::PodMtu;
 #[cfg(target_os = "linux")]
 pub use wait::wait;
@@ -44,9 +47,10 @@ pub use watch::{capture, monitor, trace};
 pub use protocol::{
     AddPort, AddedPort, Answer, AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow, CheckedPort, Condition,
     Connection, DropRow, EndedSessions, Enforcement, Explanation, Failure, FlowCacheRow, Judging, KeptFiles, LastError,
-    LiveWalk, Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort,
-    RemoteNodesStatus, RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals,
-    Sessions, SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
+    LiveWalk, Monitor, NodeWayRow, NodeWays, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow,
+    PortTotals, ProbesStatus, RefusedPort, RemoteNodesStatus, RemovedPort, RemovedPorts, Request, ServiceHealth,
+    SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status, TableRow, Trace, WatchedPort, Watching,
+    WayFault, WayState, WorkerRow, read_request,
 };
 
 pub use bulkhead_answers::args::DEFAULT_SOCKET;

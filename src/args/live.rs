@@ -22,6 +22,11 @@ pub enum LiveCommand {
     Status(Status),
     /// List the running vswitch's ports and their traffic counters
     Ports(Admin),
+    /// List the ways to other nodes, with the last proof that packets arrive
+    #[command(after_help = "Examples:\n  bulkhead nodes\n  bulkhead nodes -o json\n\n\
+        Prints for each other node and address family the route or tunnel, its age and MTU, and the last answered probe. A broken way has its\n\
+        cause below the table. Exit code 0 if no way is broken, 1 if one is, 2 if no vswitch answers.")]
+    Nodes(Admin),
     /// List the running vswitch's sessions and the ports with most sessions, or end sessions
     Sessions(Sessions),
     /// List the tables that the running vswitch enforces, or one port's rules

@@ -56,6 +56,13 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
         }
         Request::Status => serde_json::to_value(status(&*shared.observe().await, shared)),
         Request::Ports => serde_json::to_value(ports(&*shared.observe().await)),
+        Request::Nodes => {
+            let now = shared.observe().await;
+            let help = "only a vswitch whose node keeps its network card, without an uplink port, sets up and probes ways to other nodes";
+            let ways = now.about.remote_nodes.as_ref();
+            let ways = ways.ok_or_else(|| Failure::new("not_here", "the uplink leads to other nodes", help))?;
+            serde_json::to_value(ways.ways(&now.about.node))
+        }
         Request::Policies => serde_json::to_value(policies(&*shared.observe().await)),
         Request::Tables { port } => serde_json::to_value(tables(&*shared.observe().await, port.as_deref())?),
         Request::Explain(asked) => return explained(asked, shared).await,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bulkhead_answers::services::Counts;
 use bulkhead_dataplane::{AFFINITY_CAPACITY, ClientCounters, OriginCounters};
+use bulkhead_observe::admin::WayState;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -18,6 +19,9 @@ use crate::interfaces::PortState;
 use crate::observer::Observation;
 use crate::remote_nodes::SharedReport;
 use crate::summary::{Summary, dropped};
+
+/// Maximum number of broken ways with a series of their own.
+const MAX_FAULTS: usize = 100;
 
 /// Formats all metrics as OpenMetrics text.
 ///
@@ -234,6 +238,41 @@ impl Metrics {
         self.gauge("remote_node_problems", help, remote.problems.len() as u64);
         let help = "Packets from the tunnel whose sender is no node, or not the owner of their source";
         self.counter("tunnel_dropped_packets", help, remote.tunnel_dropped);
+        if remote.probes.is_some() {
+            self.add_probes(now);
+        }
+    }
+
+    /// Adds what probes have proven. Only broken ways have series of their own, and at most [`MAX_FAULTS`]: a thousand nodes with two families
+    /// and a thousand such nodes would be millions of series.
+    fn add_probes(&mut self, now: &Observation) {
+        let Some(report) = &now.about.remote_nodes else { return };
+        let ways = report.ways(&now.about.node).ways;
+        let states = [
+            ("proven", WayState::Proven),
+            ("broken", WayState::Broken),
+            ("waiting", WayState::Waiting),
+            ("not_probed", WayState::NotProbed),
+        ];
+        let counts = states.map(|(name, state)| {
+            let count = ways.iter().filter(|way| way.state == state).count() as u64;
+            (vec![("state", name.to_owned())], Value::Count(count))
+        });
+        let help = "Ways to other nodes, one for each node and address family, by what probes have proven";
+        self.add("remote_node_probed_ways", help, None, Kind::Gauge, counts.into());
+        let faults = ways.iter().filter_map(|way| {
+            let (fault, labels) = (way.fault.as_ref()?, ["node", "family", "cause"]);
+            let values = [&way.node, &way.family, &fault.cause].map(String::clone);
+            Some((labels.into_iter().zip(values).collect(), Value::Count(1)))
+        });
+        let help = "1 for each broken way to another node, at most 100; `bulkhead nodes` has the remedy";
+        self.add("remote_node_fault", help, None, Kind::Gauge, faults.take(MAX_FAULTS).collect());
+        let oldest = ways.iter().filter_map(|way| way.proof_age_seconds).reduce(f64::max);
+        let help = "Age of the oldest of the ways' last proofs that packets arrive";
+        let values = oldest.map(|age| (Vec::new(), Value::Real(age))).into_iter().collect();
+        self.add("remote_node_proof_age", help, Some(Unit::Seconds), Kind::Gauge, values);
+        let help = "Time from a probe to another node until its answer";
+        self.histograms.push(("remote_node_round_trip", help, report.round_trips()));
     }
 
     fn add_journal(&mut self, now: &Observation) {

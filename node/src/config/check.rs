@@ -50,6 +50,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
     let ports = ports::ports(&written.ports, &mut faults);
     let Judging { dataplane, enforce, engine } = judging::check(written, &mut faults);
     let session_folder = session_folder(written, node, folder, &mut faults);
+    let encapsulation = encapsulation::check(written.encapsulation, &written.vxlan, &mut faults);
     let config = Config {
         node: node.into(),
         dataplane,
@@ -84,7 +85,8 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         hubble: hubble::check(written.hubble.as_ref(), folder, &mut faults),
         log: LogConfig { format: written.log.format, level: written.log.level },
         created_host: ports::created_host(&written.ports, &mut faults),
-        encapsulation: encapsulation::check(written.encapsulation, &written.vxlan, &mut faults),
+        encapsulation,
+        probing: encapsulation::check_probe(&written.probe, encapsulation.port, &mut faults),
         routes: ports::routes(&written.routes, &ports, enforce, &mut faults),
         ports,
     };

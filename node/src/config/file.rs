@@ -50,6 +50,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) vxlan: encapsulation::Vxlan,
     #[serde(default)]
+    pub(super) probe: encapsulation::Probe,
+    #[serde(default)]
     pub(super) denied: Answer,
     #[serde(default = "refuse")]
     pub(super) unreachable: Answer,

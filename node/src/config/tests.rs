@@ -308,6 +308,22 @@ fn a_short_configuration_is_enough() {
 }
 
 #[test]
+fn probes_have_a_port_of_their_own_and_an_interval_or_are_off() {
+    let probing = |text: &str| parse(&format!("{LEAST}{text}")).unwrap().probing;
+    let some = |port, interval| Some(Probing { port, interval });
+    assert_eq!(probing(""), some(4792, Duration::from_secs(10)));
+    assert_eq!(probing("probe: {port: 5000, interval: 500ms}\n"), some(5000, Duration::from_millis(500)));
+    assert_eq!(probing("probe: {port: 0}\n"), None);
+    for (text, part) in [
+        ("probe: {port: 65536}", "65536 cannot be the port"),
+        ("vxlan: {port: 4792}", "4792 cannot be the port"),
+        ("probe: {interval: 1ms}", "`1ms` is not a valid duration"),
+    ] {
+        assert_refused(&format!("{LEAST}{text}\n"), part);
+    }
+}
+
+#[test]
 fn what_policy_denies_is_dropped_or_refused() {
     assert_eq!(parse(LEAST).unwrap().denied, Denied::Drop);
     assert_eq!(parse(&format!("{LEAST}denied: drop\n")).unwrap().denied, Denied::Drop);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bulkhead_dataplane::io::{
     Encapsulation, MAIN_TABLE, NodeHop, OwnRoute, PORT_TABLE, Reach, TUNNEL_TABLE, links, reach,
@@ -10,6 +11,7 @@ use bulkhead_dataplane::io::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::RemoteNode;
+use super::targets::Interfaces;
 use crate::config::{DEFAULT_MTU, EncapsulationMode};
 
 /// Bytes that VXLAN takes of a packet: an outer IPv4 or IPv6 header, UDP, VXLAN and Ethernet headers (RFC 7348 §5).
@@ -45,6 +47,8 @@ pub(super) struct Links<R = fn(IpAddr) -> io::Result<Reach>> {
     reach: R,
     /// The MTU in bytes and whether the link has neighbours, by interface index.
     known: BTreeMap<u32, (u32, bool)>,
+    /// The names of the interfaces, by index.
+    names: BTreeMap<u32, String>,
 }
 
 impl Links {
@@ -53,19 +57,22 @@ impl Links {
     /// # Errors
     /// If the netlink request fails.
     pub(super) fn read() -> io::Result<Self> {
-        let known = links()?.into_iter().map(|link| (link.index, (link.mtu, link.has_neighbours))).collect();
-        Ok(Self { reach, known })
+        let all = links()?;
+        let known = all.iter().map(|link| (link.index, (link.mtu, link.has_neighbours))).collect();
+        let names = all.into_iter().filter_map(|link| Some((link.index, link.names.into_iter().next()?))).collect();
+        Ok(Self { reach, known, names })
     }
 }
 
 impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
     /// Chooses the ways to these nodes.
     pub(super) fn plan(&self, nodes: &[RemoteNode], mode: EncapsulationMode) -> Plan {
-        let mut plan = Plan { tunnel_mtu: DEFAULT_MTU - OVERHEAD_V4, ..Plan::default() };
+        let links = self.names.iter().map(|(&index, name)| (index, (name.clone(), self.mtu(index)))).collect();
+        let mut plan = Plan { links, tunnel_mtu: DEFAULT_MTU - OVERHEAD_V4, ..Plan::default() };
         for node in nodes {
             self.add_node(node, mode, &mut plan);
         }
-        let left = |(way, ..): &(Way, _, _)| match *way {
+        let left = |way: &NodeWay| match way.way {
             Way::Tunnel { remote, interface } => {
                 let overhead = if remote.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
                 Some(self.mtu(interface).saturating_sub(overhead))
@@ -75,7 +82,7 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
         if let Some(least) = plan.ways.iter().filter_map(left).min() {
             plan.tunnel_mtu = least.max(MIN_MTU);
         }
-        for (way, ..) in &plan.ways {
+        for NodeWay { way, .. } in &plan.ways {
             match *way {
                 Way::Route { interface, .. } => plan.routed_mtus.extend([self.mtu(interface)]),
                 Way::Tunnel { interface, .. } => plan.tunneled_mtus.extend([self.mtu(interface)]),
@@ -89,6 +96,8 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
         if node.pod_networks.is_empty() {
             let why = "no podCIDRs are left for it, so no route leads to its pods; set spec.podCIDRs of its Node";
             plan.problems.insert(format!("{}: {why}", node.name));
+            let (node, why) = (Arc::clone(&node.name), Some(why.to_owned()));
+            plan.unled.push(Unled { node, networks: Vec::new(), why });
             return;
         }
         // An address about which the kernel does not answer counts as not reached.
@@ -98,17 +107,17 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
             let of_family = |network: &&IpNet| network.addr().is_ipv4() == is_v4;
             let networks: Vec<IpNet> = node.pod_networks.iter().filter(of_family).copied().collect();
             let Some(first) = networks.first() else { continue };
+            let name = Arc::clone(&node.name);
             match self.choose(&reached, is_v4, mode) {
-                // The network routes these pods.
-                Ok(None) => {}
+                Ok(None) => plan.unled.push(Unled { node: name, networks, why: None }),
                 Ok(Some(way)) => {
-                    if let Way::Route { interface, .. } = way {
-                        plan.link_mtus.insert(interface, self.mtu(interface));
-                    }
                     let own = node.first_addresses().find(|address| address.is_ipv4() == is_v4);
-                    plan.ways.push((way, networks, own));
+                    plan.ways.push(NodeWay { node: name, way, networks, own });
                 }
-                Err(why) => drop(plan.problems.insert(format!("{} ({first}): {why}", node.name))),
+                Err(why) => {
+                    plan.problems.insert(format!("{name} ({first}): {why}"));
+                    plan.unled.push(Unled { node: name, networks, why: Some(why) });
+                }
             }
         }
     }
@@ -172,22 +181,47 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
     }
 }
 
+/// The way to a node's pods of one address family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NodeWay {
+    /// The node's name.
+    pub(super) node: Arc<str>,
+    /// The way.
+    pub(super) way: Way,
+    /// The pods' networks.
+    pub(super) networks: Vec<IpNet>,
+    /// The node's first address of the family. `None` if it has none.
+    pub(super) own: Option<IpAddr>,
+}
+
+/// Pods of one address family at a node to which the vswitch sets up no way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unled {
+    /// The node's name.
+    pub(super) node: Arc<str>,
+    /// The pods' networks. Empty if the node has none of either family.
+    pub(super) networks: Vec<IpNet>,
+    /// Why there is none, with the remedy. `None` if the configuration leaves these pods to the network.
+    pub(super) why: Option<String>,
+}
+
 /// The ways to all other nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// For each node and address family of its pods: the way, the pods' networks, and the node's first address of the family. That is `None`
-    /// if the node has none.
-    ways: Vec<(Way, Vec<IpNet>, Option<IpAddr>)>,
+    /// One way for each node and address family of its pods.
+    pub(super) ways: Vec<NodeWay>,
+    /// The nodes and families without one.
+    pub(super) unled: Vec<Unled>,
+    /// The interfaces of this node.
+    pub(super) links: Interfaces,
     /// A message for each node and family without a way.
     pub(super) problems: BTreeSet<String>,
-    /// The MTU in bytes of each link with a way over it, by interface index.
-    link_mtus: BTreeMap<u32, u32>,
     /// The tunnel's MTU in bytes: what the smallest link below it leaves, at least 1,280.
     pub(super) tunnel_mtu: u32,
     /// The MTUs in bytes of the links that lead to nodes by a route.
-    routed_mtus: BTreeSet<u32>,
+    pub(super) routed_mtus: BTreeSet<u32>,
     /// The MTUs in bytes of the links below the tunnel.
-    tunneled_mtus: BTreeSet<u32>,
+    pub(super) tunneled_mtus: BTreeSet<u32>,
 }
 
 impl Plan {
@@ -215,17 +249,17 @@ impl Plan {
 
     /// Returns the number of ways by a route, and of ways through the tunnel.
     pub(super) fn counts(&self) -> [usize; 2] {
-        let tunneled = self.ways.iter().filter(|(way, ..)| matches!(way, Way::Tunnel { .. })).count();
+        let tunneled = self.ways.iter().filter(|way| matches!(way.way, Way::Tunnel { .. })).count();
         [self.ways.len() - tunneled, tunneled]
     }
 
     /// Returns the next hops past the node's network stack, by network. `tunnel` and `sources` are as for [`routes`](Self::routes).
     pub(super) fn hops(&self, tunnel: Option<(u32, u32)>, sources: &[IpAddr]) -> BTreeMap<IpNet, NodeHop> {
         let mut hops = BTreeMap::new();
-        for (way, networks, _) in &self.ways {
+        for NodeWay { way, networks, .. } in &self.ways {
             let hop = match *way {
                 Way::Route { gateway, interface } => {
-                    let mtu = self.link_mtus.get(&interface).copied().unwrap_or(DEFAULT_MTU);
+                    let mtu = self.links.get(&interface).map_or(DEFAULT_MTU, |&(_, mtu)| mtu);
                     Some(NodeHop::Link { interface, neighbor: gateway, mtu })
                 }
                 Way::Tunnel { remote, .. } => tunnel.map(|(interface, vni)| {
@@ -243,7 +277,7 @@ impl Plan {
     pub(super) fn routes(&self, tunnel: Option<(u32, u32)>, sources: &[IpAddr]) -> BTreeSet<OwnRoute> {
         let source_for = |address: IpAddr| sources.iter().copied().find(|source| source.is_ipv4() == address.is_ipv4());
         let mut routes = BTreeSet::new();
-        for (way, networks, own) in &self.ways {
+        for NodeWay { way, networks, own, .. } in &self.ways {
             match *way {
                 Way::Route { gateway, interface } => {
                     let route = |&network| OwnRoute::via(network, gateway, interface, source_for(gateway));
@@ -292,12 +326,13 @@ mod tests {
     }
 
     fn planned(nodes: &[RemoteNode], mode: EncapsulationMode) -> Plan {
-        Links { reach, known: [(2, (1500, true)), (3, (1400, true))].into() }.plan(nodes, mode)
+        let names = [(2, "eth0".to_owned()), (3, "eth1".to_owned())].into();
+        Links { reach, known: [(2, (9000, true)), (3, (1400, true))].into(), names }.plan(nodes, mode)
     }
 
     /// Returns the ways as text.
     fn ways(plan: &Plan) -> Vec<String> {
-        let text = |(way, networks, _): &(Way, Vec<IpNet>, Option<IpAddr>)| match way {
+        let text = |NodeWay { way, networks, .. }: &NodeWay| match way {
             Way::Route { gateway, interface } => format!("{} route {gateway} {interface}", networks[0]),
             Way::Tunnel { remote, interface } => format!("{} tunnel {remote} {interface}", networks[0]),
         };
@@ -320,6 +355,7 @@ mod tests {
         assert_eq!(ways(&always)[..2], ["10.2.0.0/24 tunnel 192.0.2.2 2", "fd00:2::/64 tunnel 2001:db8::2 2"]);
         let never = planned(&nodes, Never);
         assert_eq!((ways(&never), never.problems.len()), (vec![near_v4.to_owned(), near_v6.to_owned()], 0));
+        assert!(never.unled.len() == 2 && never.unled.iter().all(|unled| &*unled.node == "far" && unled.why.is_none()));
     }
 
     #[test]
@@ -330,7 +366,7 @@ mod tests {
         ];
         let plan = planned(&nodes, EncapsulationMode::Auto);
         let [local, remote, neighbor] = ["192.0.2.1", "198.51.100.3", "192.0.2.2"].map(|text| text.parse().unwrap());
-        let link = NodeHop::Link { interface: 2, neighbor, mtu: 1500 };
+        let link = NodeHop::Link { interface: 2, neighbor, mtu: 9000 };
         let tunnel = NodeHop::Tunnel { interface: 9, vni: 1, local: Some(local), remote, mtu: 1350 };
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         let expected = [(net("10.2.0.0/24"), link), (net("10.3.0.0/24"), tunnel), (net("fd00:3::/64"), tunnel)];
@@ -340,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_point_to_point_link_takes_the_tunnel() {
-        let links = Links { reach, known: [(2, (1420, false))].into() };
+        let links = Links { reach, known: [(2, (1420, false))].into(), names: BTreeMap::new() };
         let plan = links.plan(&[node("n", &["192.0.2.2"], &["10.2.0.0/24"])], EncapsulationMode::Auto);
         assert_eq!((ways(&plan), plan.tunnel_mtu), (vec!["10.2.0.0/24 tunnel 192.0.2.2 2".to_owned()], 1370));
     }
@@ -359,12 +395,16 @@ mod tests {
         assert!(problems[0].contains("double (10.5.0.0/24): its address 192.0.2.1 is this node's own"), "{problems:?}");
         assert!(problems[1].contains("lost (10.4.0.0/24): the kernel has no route"), "{problems:?}");
         assert!(problems[2].contains("young: no podCIDRs"), "{problems:?}");
+        let unled: Vec<&str> =
+            plan.unled.iter().filter(|unled| unled.why.is_some()).map(|unled| &*unled.node).collect();
+        assert_eq!(unled, ["lost", "double", "young"]);
     }
 
     #[test]
     fn the_tunnels_mtu_is_what_the_smallest_link_leaves_but_enough_for_ipv6() {
         let mtu = |address: &str, mtus: &[(u32, u32)]| {
-            let links = Links { reach, known: mtus.iter().map(|&(index, mtu)| (index, (mtu, true))).collect() };
+            let known = mtus.iter().map(|&(index, mtu)| (index, (mtu, true))).collect();
+            let links = Links { reach, known, names: BTreeMap::new() };
             links.plan(&[node("n", &[address], &["10.2.0.0/24"])], EncapsulationMode::Always).tunnel_mtu
         };
         assert_eq!(mtu("198.51.100.3", &[(3, 9000)]), 8950);
@@ -380,7 +420,7 @@ mod tests {
         let far = node("far", &["198.51.100.3"], &["10.3.0.0/24", "fd00:3::/64"]);
         let over_v6 = node("v6", &["2001:db8::2"], &["fd00:4::/64"]);
         let mtus = |nodes: &[&RemoteNode], mode, [near, far, default]: [u32; 3]| {
-            let links = Links { reach, known: [(2, (near, true)), (3, (far, true))].into() };
+            let links = Links { reach, known: [(2, (near, true)), (3, (far, true))].into(), names: BTreeMap::new() };
             let nodes: Vec<RemoteNode> = nodes.iter().map(|&node| node.clone()).collect();
             let plan = links.plan(&nodes, mode);
             (plan.pod_mtu(mode, default), plan.host_mtu(default))
@@ -410,7 +450,7 @@ mod tests {
 
     #[test]
     fn outer_packets_of_ipv6_need_a_link_that_leaves_enough_for_ipv6() {
-        let links = Links { reach, known: [(2, (1349, true)), (3, (1349, true))].into() };
+        let links = Links { reach, known: [(2, (1349, true)), (3, (1349, true))].into(), names: BTreeMap::new() };
         let nodes = [
             node("v6", &["2001:db8::2"], &["fd00:2::/64"]),
             node("both", &["2001:db8::3", "198.51.100.3"], &["fd00:3::/64"]),

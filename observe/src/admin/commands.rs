@@ -12,6 +12,7 @@ use serde_json::Value;
 use bulkhead_answers::lint::Running;
 
 use super::client::ask;
+use super::nodes;
 use super::protocol::{
     AuditStatus, Condition, EndedSessions, PolicyRow, PortKey, PortRow, RemoteNodesStatus, Request, ServiceHealth,
     SessionFilter, SessionRow, Sessions, Status, TableRow,
@@ -49,7 +50,7 @@ pub fn status(args: &args::Status) -> anyhow::Result<ExitCode> {
 }
 
 fn write_remote_nodes(out: &mut impl Write, remote: &RemoteNodesStatus) -> io::Result<()> {
-    let RemoteNodesStatus { routed, tunneled, problems, tunnel_mtu, tunnel_dropped } = remote;
+    let RemoteNodesStatus { routed, tunneled, problems, tunnel_mtu, tunnel_dropped, probes } = remote;
     let mtu = tunnel_mtu.map_or_else(String::new, |mtu| format!(" (MTU {mtu})"));
     writeln!(out, "other nodes' pod networks: {routed} by routes, {tunneled} through the tunnel{mtu}")?;
     for problem in problems.iter().take(MAX_LATE) {
@@ -64,7 +65,7 @@ fn write_remote_nodes(out: &mut impl Write, remote: &RemoteNodesStatus) -> io::R
             "  {tunnel_dropped} packets from the tunnel dropped: their sender is no node, or not the owner of their source"
         )?;
     }
-    Ok(())
+    probes.iter().try_for_each(|probes| nodes::write_summary(out, probes))
 }
 
 fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
@@ -374,7 +375,7 @@ fn show<T: Serialize + DeserializeOwned>(
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Result<()> {
+pub(super) fn print_json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value)?;
     writeln!(out)?;
     Ok(())
@@ -428,6 +429,7 @@ mod tests {
                 problems: vec!["node-4: the kernel has no route".into()],
                 tunnel_mtu: Some(1450),
                 tunnel_dropped: 7,
+                probes: None,
             }),
             denying: false,
             judging: Some(crate::admin::Judging {

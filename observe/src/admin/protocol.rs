@@ -10,6 +10,7 @@ mod audit;
 mod enforcement;
 mod explanation;
 mod kept_files;
+mod nodes;
 mod status;
 mod watching;
 
@@ -25,6 +26,7 @@ pub use audit::{AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow};
 pub use enforcement::{Enforcement, PolicyQuestion};
 pub use explanation::{Connection, Explanation, LiveWalk, NotOpen};
 pub use kept_files::KeptFiles;
+pub use nodes::{NodeWayRow, NodeWays, ProbesStatus, WayFault, WayState};
 pub use status::{
     Condition, DropRow, FlowCacheRow, Judging, LastError, PolicyStatus, PortTotals, RefusedPort, RemoteNodesStatus,
     ServiceHealth, SessionTotals, SourceStatus, Status, WorkerRow,
@@ -42,6 +44,8 @@ pub enum Request {
     Status,
     /// Lists all ports with their state and counters.
     Ports,
+    /// Lists the ways to other nodes, with what probes have proven.
+    Nodes,
     /// Lists the counters of each policy and rule.
     Policies,
     /// Lists the tables in force of one port or of all. Includes the rules if one port is named.

@@ -5,7 +5,7 @@ use std::fmt;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{AuditStatus, PortRow};
+use super::{AuditStatus, PortRow, ProbesStatus};
 use bulkhead_answers::services::Counts;
 
 /// Health of the vswitch. Counters start at 0 with the process. An optional field is also `None` if the program is too old to report it.
@@ -81,6 +81,9 @@ pub struct RemoteNodesStatus {
     pub tunnel_mtu: Option<u32>,
     /// Packets from the tunnel that were dropped because their sender is no node, or their inner source is not the node's.
     pub tunnel_dropped: u64,
+    /// What probes have proven. `None` if they are off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probes: Option<ProbesStatus>,
 }
 
 /// Overall state of the vswitch, derived from its [`Status`].

@@ -36,6 +36,7 @@ pub(super) fn ensure(name: &str, port: u16, mtu: u32) -> Result<u32, XskError> {
     let device = found.ok_or_else(|| XskError::NoInterface { interface: name.to_owned() })?;
     set_mtu(device, mtu).map_err(failed("set the tunnel's MTU"))?;
     check_sources_loosely(device).map_err(failed("set the tunnel's rp_filter"))?;
+    add_address(device).map_err(failed("add the tunnel's address"))?;
     Ok(device)
 }
 
@@ -101,6 +102,22 @@ fn check_sources_loosely(interface: u32) -> io::Result<()> {
     let mut body = link(interface).to_vec();
     attribute(&mut body, AF_SPEC, &spec);
     change(libc::RTM_SETLINK, 0, &body)
+}
+
+/// Adds an IPv4 address that nobody uses to the device. If an interface has no address, the kernel checks sources strictly even with a loose
+/// `rp_filter` (`__fib_validate_source`), and drops what another node sends from its own address to this node's: probes. IPv6 has no such
+/// check.
+fn add_address(interface: u32) -> io::Result<()> {
+    /// `IFA_LOCAL`, `RT_SCOPE_LINK`.
+    const LOCAL: u16 = 2;
+    const SCOPE_LINK: u8 = 253;
+    /// Link-local, next to the pods' gateway 169.254.1.1.
+    const ADDRESS: [u8; 4] = [169, 254, 1, 2];
+    // `struct ifaddrmsg`: family (`AF_INET`), prefix length, flags, scope, interface.
+    let mut body = vec![2, 32, 0, SCOPE_LINK];
+    body.extend(interface.to_ne_bytes());
+    attribute(&mut body, LOCAL, &ADDRESS);
+    change(libc::RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &body)
 }
 
 /// Returns the UDP port of a VXLAN device that takes the tunnel header of each packet from its route (`external`). `None` for other

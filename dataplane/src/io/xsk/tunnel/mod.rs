@@ -110,11 +110,11 @@ impl Tunnel {
 }
 
 impl TunnelConfig {
-    /// Returns the routing rules for packets from pods.
-    fn rules(&self) -> [Rule<'_>; 2] {
-        let interface = &*self.pods;
-        let refused = Rule { interface, table: PORT_TABLE, port: Some(self.port) };
-        [refused, Rule { interface, table: TUNNEL_TABLE, port: None }]
+    /// Returns the routing rules for packets from pods, and for the node's own packets that must take the tunnel: its probes.
+    fn rules(&self) -> [Rule<'_>; 3] {
+        let tunneled = Rule { interface: &self.pods, leaves: false, table: TUNNEL_TABLE, port: None };
+        let refused = Rule { table: PORT_TABLE, port: Some(self.port), ..tunneled };
+        [refused, tunneled, Rule { interface: &self.name, leaves: true, ..tunneled }]
     }
 
     /// Adds the routing rules that are missing.
@@ -129,8 +129,8 @@ impl TunnelConfig {
     }
 }
 
-/// The routing table with the tunnel's routes to other nodes' own addresses. Only packets from pods look into it: the node's own packets,
-/// and the outer packets themselves, take the link.
+/// The routing table with the tunnel's routes to other nodes' own addresses. Only packets from pods look into it, and the node's own packets
+/// that must take the tunnel's interface. Other packets of the node, and the outer packets themselves, take the link.
 pub const TUNNEL_TABLE: u32 = 98;
 
 /// The routing table that refuses pods' packets to the tunnel's port, wherever they go. If the node masquerades pods' packets, they would have

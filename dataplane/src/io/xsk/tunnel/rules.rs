@@ -7,11 +7,13 @@ use crate::io::xsk::netlink::{ask, attributes};
 use crate::io::xsk::netlink_write::{attribute, change};
 use crate::io::xsk::own_routes::PROTOCOL;
 
-/// A rule: packets that arrive over an interface look into a table.
+/// A rule: packets that arrive over an interface, or that must leave over it, look into a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule<'a> {
     /// The interface's name.
     pub(super) interface: &'a str,
+    /// Whether the rule is for the node's own packets whose sender demands the interface (`oif`), instead of packets that arrive over it.
+    pub(super) leaves: bool,
     /// The table's number, which is also the rule's priority: after the node's own addresses (0), before the main table (32,766). Network
     /// plugins and kube-proxy use others.
     pub(super) table: u32,
@@ -53,9 +55,10 @@ fn is_own(rule: &[u8]) -> bool {
 
 /// Builds the `struct fib_rule_hdr` that adds the rule for `AF_INET` or `AF_INET6`, with its attributes.
 fn message(family: i32, rule: Rule<'_>) -> Vec<u8> {
-    /// `FR_ACT_TO_TBL`; `FRA_IIFNAME`, `FRA_PRIORITY`, `FRA_TABLE`, `FRA_IP_PROTO`, `FRA_DPORT_RANGE`.
+    /// `FR_ACT_TO_TBL`; `FRA_IIFNAME`, `FRA_OIFNAME`, `FRA_PRIORITY`, `FRA_TABLE`, `FRA_IP_PROTO`, `FRA_DPORT_RANGE`.
     const TO_TABLE: u8 = 1;
     const FROM_INTERFACE: u16 = 3;
+    const TO_INTERFACE: u16 = 17;
     const RULE_PRIORITY: u16 = 6;
     const TABLE: u16 = 15;
     const IP_PROTOCOL: u16 = 22;
@@ -64,7 +67,8 @@ fn message(family: i32, rule: Rule<'_>) -> Vec<u8> {
     let family = u8::try_from(family).expect("address families are small");
     // Family, lengths of destination and source, type of service, table (in the attribute), two reserved bytes, action, flags.
     let mut body = vec![family, 0, 0, 0, 0, 0, 0, TO_TABLE, 0, 0, 0, 0];
-    attribute(&mut body, FROM_INTERFACE, &[rule.interface.as_bytes(), b"\0"].concat());
+    let interface = if rule.leaves { TO_INTERFACE } else { FROM_INTERFACE };
+    attribute(&mut body, interface, &[rule.interface.as_bytes(), b"\0"].concat());
     attribute(&mut body, RULE_PRIORITY, &rule.table.to_ne_bytes());
     attribute(&mut body, TABLE, &rule.table.to_ne_bytes());
     attribute(&mut body, RULE_PROTOCOL, &[PROTOCOL]);
@@ -82,12 +86,14 @@ mod tests {
 
     #[test]
     fn a_rule_names_its_interface_table_and_port() {
-        let rule = Rule { interface: "bh-node", table: 98, port: None };
+        let rule = Rule { interface: "bh-node", leaves: false, table: 98, port: None };
         let body = message(libc::AF_INET6, rule);
         assert_eq!((body[0], body[7]), (10, 1));
         let written: Vec<_> = attributes(&body[12..]).collect();
         let number = 98_u32.to_ne_bytes();
         assert_eq!(written, [(3, &b"bh-node\0"[..]), (6, &number), (15, &number), (21, &[98])]);
+        let body = message(libc::AF_INET, Rule { leaves: true, ..rule });
+        assert_eq!(attributes(&body[12..]).next(), Some((17, &b"bh-node\0"[..])));
         let body = message(libc::AF_INET, Rule { port: Some(4789), ..rule });
         let ports = [4789_u16.to_ne_bytes(), 4789_u16.to_ne_bytes()].concat();
         assert!(is_own(&body) && !is_own(&[]));

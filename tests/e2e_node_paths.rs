@@ -30,13 +30,13 @@ while True:
 ";
 
 /// A client of [`SERVER`] with one socket: `tcp` or `udp`, address, port. Each line that it reads is a number of requests; it prints how many
-/// were answered, each within a second.
+/// were answered, each within five seconds.
 const CLIENT: &str = "
 import socket, sys
 kind, address, port = sys.argv[1].split()
 six = socket.AF_INET6 if ':' in address else socket.AF_INET
 s = socket.socket(six, socket.SOCK_STREAM if kind == 'tcp' else socket.SOCK_DGRAM)
-s.settimeout(1 if kind == 'udp' else 5)
+s.settimeout(5)
 s.connect((address, int(port)))
 for line in sys.stdin:
     answered = 0
@@ -286,7 +286,7 @@ fn what_is_too_long_for_the_tunnel_is_told_to_senders_of_known_flows() {
     for (address, header) in [(&to.v4, 28), (&to.v6, 48)] {
         let mut udp = Dialogue::start(&from.netns, DATAGRAMS, address);
         eventually("the flow is known", || (0..20).all(|_| udp.say("100") == "answered"));
-        eventually("the sender is told", || udp.say(&(1500 - header).to_string()) == "Message too long");
+        eventually("the sender gets an error", || udp.say(&(1500 - header).to_string()) == "Message too long");
         // The tunnel of IPv6 links leaves 1,430 bytes.
         eventually("what fits is answered", || udp.say(&(1400 - header).to_string()) == "answered");
     }

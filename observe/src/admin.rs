@@ -14,6 +14,7 @@ mod audit;
 #[cfg_attr(not(target_os = "linux"), path = "admin/nowhere.rs")]
 mod client;
 mod commands;
+mod json;
 #[cfg(target_os = "linux")]
 mod missed;
 mod nodes;

@@ -11,7 +11,6 @@ use bulkhead_dataplane::io::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::RemoteNode;
-use super::targets::Interfaces;
 use crate::config::{DEFAULT_MTU, EncapsulationMode};
 
 /// Bytes that VXLAN takes of a packet: an outer IPv4 or IPv6 header, UDP, VXLAN and Ethernet headers (RFC 7348 §5).
@@ -40,6 +39,9 @@ pub(super) enum Way {
         interface: u32,
     },
 }
+
+/// The names and MTUs in bytes of interfaces, by index.
+pub(super) type Interfaces = BTreeMap<u32, (String, u32)>;
 
 /// How the kernel reaches addresses, and its interfaces.
 pub(super) struct Links<R = fn(IpAddr) -> io::Result<Reach>> {

@@ -12,7 +12,7 @@
 //! * Answers are short. If an answer had the probe's length, a missing one would not say which direction loses long packets. Each node
 //!   probes its own direction.
 //! * An answer counts only with the nonce of the present round, from the probe's destination. Nonces are random, so nobody who does not see
-//!   the probe can forge one. The network between nodes is trusted as far as for the tunnel itself.
+//!   the probe can forge one. The network between nodes must be trusted anyway, for the tunnel.
 //!
 //! TCP was rejected: it needs a connection for each node, and repeats what is lost. ICMP echo was rejected: kernels answer without a
 //! vswitch, firewalls treat it apart, and it does not say which node answers.

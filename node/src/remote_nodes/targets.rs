@@ -1,6 +1,5 @@
 //! Derives from a plan what status reports about each way, and where its probes go.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::plan::{Plan, Way};
@@ -59,9 +58,6 @@ pub(super) fn described(target: &Target) -> Option<String> {
     let networks: Vec<String> = target.networks.iter().map(ToString::to_string).collect();
     Some(format!("{}: {} by {} (MTU {})", target.node, networks.join(", "), target.via, target.mtu?))
 }
-
-/// The names and MTUs in bytes of interfaces, by index.
-pub(super) type Interfaces = BTreeMap<u32, (String, u32)>;
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,7 @@ use serde_json::Value;
 use bulkhead_answers::lint::Running;
 
 use super::client::ask;
+use super::json::print_json;
 use super::nodes;
 use super::protocol::{
     AuditStatus, Condition, EndedSessions, PolicyRow, PortKey, PortRow, RemoteNodesStatus, Request, ServiceHealth,
@@ -373,12 +374,6 @@ fn show<T: Serialize + DeserializeOwned>(
         Format::Text => write(&rows, &mut out)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-pub(super) fn print_json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value)?;
-    writeln!(out)?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::client::ask;
-use super::commands::print_json;
+use super::json::print_json;
 use super::protocol::{NodeWayRow, NodeWays, ProbesStatus, Request, WayState};
 use bulkhead_answers::args::{Admin, Format};
 use bulkhead_answers::output::{self, Columns, printable};

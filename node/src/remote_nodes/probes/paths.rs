@@ -33,7 +33,7 @@ pub(in crate::remote_nodes) enum Via {
     Tunnel(IpAddr),
     /// The network routes them, as the configuration forbids the tunnel.
     Network,
-    /// None, for this reason.
+    /// No way leads to them, for this reason.
     Nowhere(String),
 }
 
@@ -197,7 +197,7 @@ impl Paths {
         Some(NextRound { node: key.0, probes })
     }
 
-    /// Notes an answer from this address. Ignores one that no probe of the present round to this address asked for.
+    /// Notes an answer from this address. Ignores one without a probe of the present round to this address.
     pub(super) fn hear(&mut self, message: &Message<'_>, from: IpAddr) {
         let Some(sent) = self.sent.get(&message.nonce).filter(|sent| sent.probe.to == from) else { return };
         let (test, key, round_trip) = (sent.probe.test, sent.key.clone(), sent.at.elapsed());

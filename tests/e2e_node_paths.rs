@@ -200,7 +200,7 @@ fn service(name: &str, number: u8, endpoint: &Pod, node: &str) -> String {
 
 #[test]
 fn pods_and_nodes_reach_services_with_endpoints_on_other_nodes() {
-    require!("python3", "ss");
+    require!("python3", "ss", "ping");
     only_with_tc!();
     let mut cluster = Cluster::new(1500, "services: {service_cidrs: [10.96.0.0/12, 'fd96::/64']}\n");
     let [one, _, three] = &cluster.labs;
@@ -208,6 +208,8 @@ fn pods_and_nodes_reach_services_with_endpoints_on_other_nodes() {
     let services = service("far", 10, one.get("p1"), "node-1") + &service("near", 20, three.get("p3"), "node-3");
     cluster.labs.iter_mut().for_each(|lab| lab.start(&services));
     let [one, two, three] = &cluster.labs;
+    // Replacing filters by links must not stop the transmit queues of the host port's interface.
+    let pings = two.get("p2").netns.spawn(&format!("ping -n -q -i 0.001 -w 4 {}", two.node_v4()));
     for (lab, number) in [(one, 10), (three, 20)] {
         for address in [format!("10.96.0.{number}"), format!("fd96::{number}")] {
             let mut tcp = client(&two.get("p2").netns, "tcp", &address, 80);
@@ -221,6 +223,8 @@ fn pods_and_nodes_reach_services_with_endpoints_on_other_nodes() {
             }
         }
     }
+    let pings = String::from_utf8(pings.wait().stdout).unwrap();
+    assert!(pings.contains(" 0% packet loss"), "{pings}");
     cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
 }
 

@@ -43,7 +43,8 @@ fn filters_open_a_port_and_links_take_their_place_when_the_node_is_quiet() {
     let pings = lab.get("a").netns.exec(&format!("ping -n -q -c 150 -i 0.02 {to}"));
     assert!(pings.contains(" 150 received") && !pings.contains("duplicates"), "{pings}");
     eventually("links have taken the place of filters", || {
-        ["a", "b"].iter().all(|pod| !has_clsact(&lab, pod)) && is_attached(&lab.node, &lab.get("a").interface)
+        let has_filters = |pod: &&str| ["ingress", "egress"].iter().any(|hook| !filters(&lab, pod, hook).is_empty());
+        !["a", "b"].iter().any(has_filters) && is_attached(&lab.node, &lab.get("a").interface)
     });
     eventually("that is said", || lab.log().contains("programs are attached by tcx links"));
     assert!(lab.pings("a", &to));

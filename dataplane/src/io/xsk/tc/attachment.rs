@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use super::attached::Attached;
-use super::{TcDatapath, filter, how};
+use super::filter::Filter;
+use super::{TcDatapath, how};
 use crate::PortKind;
 use crate::io::FlowSlot;
 use crate::io::xsk::bpf::Hook;
@@ -165,7 +166,7 @@ impl TcAttachment {
         if let (Ok(()), Some(guard)) = (&done, &mut self.guard) {
             done = guard.use_link(&self.datapath, Hook::TcEgress).map(|filter| replaced.extend(filter));
         }
-        filter::detach_all(&replaced);
+        replaced.iter().for_each(Filter::detach_alone);
         done
     }
 }

@@ -105,10 +105,16 @@ impl Filter {
             .map(|_| self.interface)
     }
 
-    /// Removes the filter. Also removes the queueing discipline if the vswitch created it and it has no other filter.
-    pub(super) fn detach(&self) {
+    /// Removes the filter and leaves the queueing discipline. To remove that, the kernel stops the interface's transmit queues, and drops what is
+    /// sent meanwhile.
+    pub(super) fn detach_alone(&self) {
         // Fails only if the filter is already gone.
         let _ = change(libc::RTM_DELTFILTER, 0, &[self.message(), kind(b"bpf\0")].concat());
+    }
+
+    /// Removes the filter. Also removes the queueing discipline if the vswitch created it and it has no other filter.
+    pub(super) fn detach(&self) {
+        self.detach_alone();
         if self.owns_qdisc {
             remove_empty_qdisc(self.interface);
         }
@@ -138,35 +144,6 @@ pub(super) fn remove_left_behind(interface: u32, name: &str) -> bool {
     let (hook, info) = (Hook::TcIngress, BEHIND);
     let program = left(hook, interface, info).filter(|(left, _)| left == name.as_bytes());
     program.map(|(_, program)| Filter { hook, interface, info, program, owns_qdisc: true }.detach()).is_some()
-}
-
-/// Removes a port's filters, with the queueing discipline if the vswitch created it and it has no other filter.
-pub(super) fn detach_all(filters: &[Filter]) {
-    let owner = filters.iter().find(|filter| filter.owns_qdisc);
-    if let Some(interface) = owner.map(|owner| owner.interface).filter(|&interface| has_only(interface, filters))
-        && change(libc::RTM_DELQDISC, 0, &qdisc(interface)).is_ok()
-    {
-        return;
-    }
-    filters.iter().for_each(Filter::detach);
-}
-
-/// Whether the interface's `clsact` has no other filters than these.
-fn has_only(interface: u32, filters: &[Filter]) -> bool {
-    /// Bytes before `tcm_info` of `struct tcmsg`.
-    const AT_INFO: usize = 16;
-    let mut others = 0;
-    let is_known = |message: &[u8]| {
-        // The kernel lists each preference, without options, before the filters that have it.
-        let has_options = attributes(message.get(HEADER..).unwrap_or_default()).any(|(kind, _)| kind == OPTIONS);
-        let is_own = |(_, program)| filters.iter().any(|filter| filter.program == program);
-        number(message, AT_INFO) == Some(INFO) && (!has_options || program_of(message).is_some_and(is_own))
-    };
-    let asked = [Hook::TcIngress, Hook::TcEgress].into_iter().all(|hook| {
-        let all = traffic_control(interface, 0, parent(hook), 0);
-        ask(libc::RTM_GETTFILTER, true, &all, |message| others += u32::from(!is_known(message))).is_ok()
-    });
-    asked && others == 0
 }
 
 /// Returns the name and program id of the vswitch's filter at this hook with this preference, attached by any process. `None` if there is none.

@@ -10,7 +10,7 @@ use super::{host_port, log, nft, remote_nodes};
 use crate::args::Cleanup;
 
 /// Removes pinned links and maps, the trunk, the nftables table, and the host port's interfaces if the configuration creates them. Restores
-/// the interfaces' limits that `big_tcp` changed. Returns exit code 0 even if it finds nothing.
+/// the interfaces' limits that `big_tcp` changed, and removes the MTU for the CNI plugin. Returns exit code 0 even if it finds nothing.
 ///
 /// # Errors
 /// If a vswitch runs in this network namespace, the configuration is invalid, or the kernel refuses a removal.
@@ -23,6 +23,7 @@ pub fn cleanup(args: &Cleanup) -> anyhow::Result<ExitCode> {
     let mut had = remove_tc_datapath(&TRUNK.map(str::to_owned), pins.path())?;
     had |= pins.path().and_then(EarlierLimits::below).is_some_and(|earlier| earlier.restore());
     had |= nft::cleanup()?;
+    config.iter().for_each(remote_nodes::forget_mtu);
     had |= config.as_ref().map(remote_nodes::remove).transpose()?.unwrap_or_default();
     had |= config.as_ref().map(host_port::remove).transpose()?.unwrap_or_default();
     log::info(if had { "removed everything that a vswitch left in the kernel" } else { "found nothing to remove" });

@@ -9,6 +9,7 @@ use anyhow::Context;
 use bulkhead_dataplane::Affinity;
 use bulkhead_dataplane::io::{
     Away, KernelFlowCache, KernelFlows, SlowPathLimit, TcConfig, TcDatapath, XskError, claim_trunk,
+    remove_node_programs,
 };
 
 use super::composer::Takeover;
@@ -30,6 +31,11 @@ pub(super) struct Kernel {
 impl Kernel {
     pub(super) fn new(config: &Config, affinity: &Affinity, captures: bool) -> anyhow::Result<Self> {
         if config.attach == Attach::Xdp {
+            // A previous process's programs would go on with its flows.
+            let removed = remove_node_programs();
+            removed
+                .map_err(|error| log::warn(&format!("cannot remove programs at links to other nodes: {error}")))
+                .unwrap_or_default();
             return Ok(Self { tc: None, flow_cache: flow_cache(config, captures), claim: claim_trunk(TRUNK[0]).ok() });
         }
         let SlowPathConfig { packets_per_second, burst } = config.slow_path;

@@ -49,6 +49,7 @@ use super::{changes, log};
 use bulkhead_answers::output;
 use bulkhead_observe::admin::RemoteNodesStatus;
 use mtu::Mtus;
+pub(super) use mtu::forget as forget_mtu;
 use obstacles::Obstacles;
 pub(super) use outlook::{Outlook, outlook};
 use plan::{Links, Plan};
@@ -171,24 +172,32 @@ struct Told {
 }
 
 impl RemoteNodes {
-    /// Starts to watch the kernel's routes. `None` if the vswitch has an uplink port, or did not create the host port. Removes what a previous
-    /// process with another configuration has left; a failure is logged.
-    /// `tc` has the programs that forward past the node's network stack. `None` with `attach: xdp`.
-    pub(super) fn new(config: &Config, tc: Option<Arc<TcDatapath>>) -> Option<Self> {
+    /// Starts to watch the kernel's routes. Returns `None` if the vswitch has an uplink port, or did not create the host port. Removes what a
+    /// previous process with another configuration has left, and logs a failure.
+    ///
+    /// `tc` has the programs that forward past the node's network stack. It is `None` with `attach: xdp`. `has_flows` tells whether workers add
+    /// flows to these programs. If they do not, the node's kernel forwards all packets: it would see only one direction of each connection.
+    pub(super) fn new(config: &Config, tc: Option<Arc<TcDatapath>>, has_flows: bool) -> Option<Self> {
         let host = config.host_to_nodes().cloned();
         if host.is_none() || config.encapsulation.mode == EncapsulationMode::Never {
             let removed = remove(config);
             removed.map_err(|error| log::warn(&format!("{error:#}"))).unwrap_or_default();
         }
         if host.is_none() {
-            mtu::forget(config);
+            forget_mtu(config);
         }
+        let is_passed_by = host.is_some() && has_flows && takes_up_connections();
+        if let Some(tc) = tc.as_ref().filter(|_| !is_passed_by) {
+            // If this fails, packets of other nodes may still reach the workers by a previous process's programs.
+            let _ = tc.lead_to_nodes(&[], &BTreeMap::new(), None);
+        }
+        let tc = tc.filter(|_| is_passed_by);
         let (host, report) = (host?, SharedReport::new(config));
         let prober = config.probing.and_then(|settings| probe(settings, &config.node, &report.paths));
         Some(Self {
             settings: config.encapsulation,
             host,
-            tc: tc.filter(|_| takes_up_connections()),
+            tc,
             changes: changes::of(Watched::Routes),
             tunnel: None,
             told: None,

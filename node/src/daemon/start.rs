@@ -96,7 +96,8 @@ impl Daemon {
         let known = composer.remote_nodes();
         next_hops.check(known.as_deref().unwrap_or_default(), &config);
         host_port.iter_mut().for_each(|port| port.lead(composer.destinations()));
-        let mut remote_nodes = RemoteNodes::new(&config, kernel.tc.clone());
+        let mut remote_nodes =
+            RemoteNodes::new(&config, kernel.tc.clone(), config.flow_cache && args.capture.is_none());
         if let Some((remote, nodes)) = remote_nodes.as_mut().zip(known) {
             remote.lead(nodes, &composer.destinations());
         }

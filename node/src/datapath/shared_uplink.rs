@@ -45,12 +45,13 @@ impl SharedUplink {
         &self.name
     }
 
-    /// Whether it shares this port's interface.
+    /// Whether the uplink shares the interface of this port: true for the host port only.
     pub(super) fn is_with(&self, entry: &PortEntry) -> bool {
         entry.kind == PortKind::Host
     }
 
-    /// Opens the port with the host port, whose interface is `link`. Returns its slot.
+    /// Opens the port together with the host port, whose interface is `link` and which must be open. Returns the port's slot; `None` if the
+    /// attachment has no port to other nodes.
     ///
     /// # Errors
     /// If the peer does not exist, or the kernel refuses.

@@ -98,8 +98,9 @@ pub(super) struct TcPorts {
 }
 
 impl TcPorts {
-    /// Creates the state without any attachment. `shared_uplink` is the uplink on the host port's interface. `big_tcp` is the maximum size in bytes of pods' TCP packets, and the uplink's interface. With
-    /// `None`, the limits are restored that a previous process changed.
+    /// Creates the state without any attachment. `big_tcp` is the maximum size in bytes of pods' TCP packets, and the uplink's interface. If it is
+    /// `None`, the vswitch restores the limits that a previous process changed. `shared_uplink` is the uplink on the host port's interface;
+    /// `None` without one.
     pub(super) fn new(
         datapath: Arc<TcDatapath>,
         big_tcp: Option<(u32, Option<Arc<str>>)>,
@@ -162,7 +163,10 @@ impl TcPorts {
                     format!("port uplink is open: pods of other nodes, on the links of the node's kernel ({entry})");
                 Some(NewPort { name: "uplink".into(), handover: Handover::Tc(slot), said })
             }
-            Some(Err(error)) => return Err(OpenError::Refused(error)),
+            Some(Err(error)) => {
+                attachment.close();
+                return Err(OpenError::Refused(error));
+            }
         };
         let slot = attachment.slot();
         *account = self.accounts.begin(Some(slot));

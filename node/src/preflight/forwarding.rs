@@ -55,7 +55,7 @@ impl KernelPath<'_> {
         findings
     }
 
-    /// Returns whether each address family that pods have is IPv4.
+    /// Returns the address families of the pods' networks: true for IPv4, false for IPv6. IPv4 alone if no network is known.
     fn families(&self) -> BTreeSet<bool> {
         let families: BTreeSet<bool> = self.pods.iter().map(|network| network.addr().is_ipv4()).collect();
         if families.is_empty() { [true].into() } else { families }

@@ -57,8 +57,8 @@ impl Mtus {
     }
 }
 
-/// Removes the MTU that a previous process with another configuration has left for the CNI plugin. A failure is logged.
-pub(super) fn forget(config: &Config) {
+/// Removes the MTU that a vswitch has left for the CNI plugin, and logs a failure. Does nothing without an admin socket, beside which it is.
+pub(in super::super) fn forget(config: &Config) {
     if let Some(Err(error)) = file(config).map(|file| file.remove()) {
         log::warn(&format!("cannot remove the MTU of new pods that a previous process has left: {error}"));
     }

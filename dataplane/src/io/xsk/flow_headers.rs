@@ -110,6 +110,8 @@ pub(super) enum Place {
     FindHop,
     /// The next hop is a node behind the tunnel.
     Tunneled,
+    /// The header for the tunnel is set.
+    HasHeader,
     /// The node's kernel forwards the packet.
     Indirect,
     /// The source is in the key of a next hop.

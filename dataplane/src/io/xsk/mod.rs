@@ -155,7 +155,7 @@ pub use port::XskPort;
 pub use queue_config::QueueConfig;
 pub use tc::{
     Absence, Away, NodeHop, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, claim_trunk, has_another_layout,
-    is_trunk_claimed, remove_tc_datapath, trunk_claimant,
+    is_trunk_claimed, remove_node_programs, remove_tc_datapath, trunk_claimant,
 };
 pub use tunnel::{PORT_TABLE, TUNNEL_TABLE, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, remove_tunnel};
 pub use umem::{Frame, Umem, UmemError};

@@ -39,7 +39,9 @@ use ahash::RandomState;
 
 use super::super::stream::StreamWriter;
 use super::{About, Allowance, Caching};
-use crate::io::{CachedFlow, FlowHandshake, FlowStart, FlowSteps, HANDSHAKES, Initiator, RENEWED_IN_LAST, Translation};
+use crate::io::{
+    CachedFlow, FlowHandshake, FlowLatch, FlowStart, FlowSteps, HANDSHAKES, Initiator, RENEWED_IN_LAST, Translation,
+};
 use crate::session::Slot;
 use crate::worker::Opened;
 use crate::{Flow, Judged, PortId, Received, SessionState, Worker};
@@ -202,19 +204,22 @@ impl Caching {
         for (at, (packet, judged)) in burst.enumerate() {
             // Openings are in ascending order.
             if hits.next_if_eq(&at).is_some() || judged.session == Some(SessionState::New) {
-                let flows = self.open_connection(about, &packet, judged);
+                let flows = self.open_connection(about, &packet, judged).unwrap_or_default();
                 flows.iter().flatten().for_each(|flow| self.cache.add(flow));
             }
         }
     }
 
     /// Returns the flows of both directions for a SYN or SYN-ACK. `None` if the connection cannot be cached.
+    ///
+    /// If a tracepoint keeps a connection through a shared uplink from the cache, only the flow of the answers is returned, without a lease: the
+    /// programs then send the answers to a worker instead of the node's kernel, which has not seen the SYN.
     fn open_connection(
         &mut self,
         about: &About<'_>,
         packet: &Received<'_>,
         judged: &Judged,
-    ) -> Option<[CachedFlow; 2]> {
+    ) -> Option<[Option<CachedFlow>; 2]> {
         let (from, to, out) = self.way(packet, judged).filter(|(from, to, _)| from != to)?;
         if !self.cache.reaches(from) {
             return None;
@@ -278,14 +283,19 @@ impl Caching {
             let keeps = |stream: &StreamWriter| stream.keeps_from_cache(|| Some(flow.flow), flow.translation.as_ref());
             about.stream.is_some_and(keeps)
         };
-        if lease == 0 || flows.iter().any(is_kept) || !self.openings.may_start(starter, about.now) {
+        if flows.iter().any(is_kept) {
+            let is_shared = opposite == Initiator::Destination && about.snapshot.shared_uplink() == Some(out);
+            let start = FlowStart::Latch(FlowLatch(handshake.0));
+            return is_shared.then_some([None, Some(CachedFlow { lease: 0, start, ..other })]);
+        }
+        if lease == 0 || !self.openings.may_start(starter, about.now) {
             return None;
         }
         self.cache.await_handshake(handshake, opening.numbers);
         let asked = about.now + lease - lease / ASKED_IN_LAST;
         let due = about.now + lease + MARGIN.min(opening.timeout / MARGINS_PER_TIMEOUT);
         self.openings.add(handshake, Opening { session: Some(opening.session), since: about.now, asked, due });
-        Some(flows)
+        Some(flows.map(Some))
     }
 
     /// Reports to the engine what the kernel has forwarded of connections that are due. Call it once per round.

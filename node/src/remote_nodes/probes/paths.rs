@@ -159,8 +159,9 @@ impl Paths {
         }
         let probed = self.entries.values().filter(|entry| entry.path.is_some()).count();
         self.probed = u32::try_from(probed).unwrap_or(u32::MAX);
-        let fresh = |address| (address, Known { answers: (now, 0) });
-        self.known = known.into_iter().map(fresh).collect();
+        let mut before = std::mem::take(&mut self.known);
+        let kept = |address| (address, before.remove(&address).unwrap_or(Known { answers: (now, 0) }));
+        self.known = known.into_iter().map(kept).collect();
         self.tunnel = (tunnel, tunneled);
         let entries = &self.entries;
         self.sent.retain(|nonce, sent| entries.get(&sent.key).is_some_and(|entry| entry.nonces.contains(nonce)));

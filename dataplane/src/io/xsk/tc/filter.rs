@@ -139,11 +139,11 @@ pub(super) fn remove_left(hook: Hook, interface: u32, name: &str, own: &[u32]) -
     program.map(|(_, program)| Filter { hook, interface, info, program, owns_qdisc: true }.detach()).is_some()
 }
 
-/// Removes a filter of [`Filter::attach_behind`] with this name at tc ingress. Returns whether there was one.
-pub(super) fn remove_left_behind(interface: u32, name: &str) -> bool {
+/// Removes a filter of [`Filter::attach_behind`] with this name at tc ingress, by `detach`. Returns whether there was one.
+pub(super) fn remove_left_behind(interface: u32, name: &str, detach: impl FnOnce(&Filter)) -> bool {
     let (hook, info) = (Hook::TcIngress, BEHIND);
     let program = left(hook, interface, info).filter(|(left, _)| left == name.as_bytes());
-    program.map(|(_, program)| Filter { hook, interface, info, program, owns_qdisc: true }.detach()).is_some()
+    program.map(|(_, program)| detach(&Filter { hook, interface, info, program, owns_qdisc: true })).is_some()
 }
 
 /// Returns the name and program id of the vswitch's filter at this hook with this preference, attached by any process. `None` if there is none.

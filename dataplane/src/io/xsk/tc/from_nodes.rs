@@ -2,7 +2,7 @@
 //! node's network stack.
 //!
 //! ```text
-//!   the vswitch has a port to other nodes; to this host, without VLAN tag                 | else: pass
+//!   the port to other nodes is open; to this host, without VLAN tag                      | else: pass
 //!   parse -> key (flow_headers)                                                          | unopened
 //!   flow known                                                                           | else: unopened
 //!   hops[source] is another node's, on this link                                         | else: pass
@@ -44,8 +44,8 @@ use super::super::map::Map;
 use super::abi::{NEXT, SHOT, context, load_ends};
 use super::ingress::{adjust_checksum, count_drop, count_segments, find_headers, find_way, fit, hand_over};
 use super::next_hops::{hop, kind};
-use super::slow_path::{choose_worker, limit, send_to_worker};
-use super::{away, checksum, handshake, renewal, to_nodes};
+use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
+use super::{away, checksum, handshake, how, renewal, to_nodes};
 
 /// The kind of interface at which the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub(super) fn instructions(table: &FlowTable, hops: &Map, entrance: Entrance) ->
     program.finish()
 }
 
-/// Stores the slot of the port to other nodes. Jumps to `Pass` without one, and for packets that are not to this host or have a VLAN tag.
+/// Stores the slot of the port to other nodes. Jumps to `Pass` if it is not open, and for packets that are not to this host or have a VLAN tag.
 fn find_port(program: &mut Assembler<Place>, table: &FlowTable) {
     for field in [context::PKT_TYPE, context::VLAN_PRESENT] {
         program.load(Word, 1, CONTEXT, field);
@@ -122,6 +122,11 @@ fn find_port(program: &mut Assembler<Place>, table: &FlowTable) {
     program.load(Word, 1, 1, 0);
     program.jump_if(1, Equal, 0, Pass);
     program.store(Double, STACK, 1, SLOT);
+    program.push([Instruction::copy(2, 1)]);
+    slot_cell(program, table);
+    // A process without this port, such as an older version, has closed the slot.
+    program.load(Word, 2, 1, cells::HOW);
+    program.jump_if(2, Differs, how::NODES.cast_signed(), Pass);
 }
 
 /// Jumps to `ToWorker` if the flow is known, and for a SYN that opens a connection between pods of another node and of this one, else to `Pass`.

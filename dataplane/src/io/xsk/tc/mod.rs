@@ -169,6 +169,10 @@ impl TcDatapath {
         let ingress = load(name, Hook::TcIngress, INGRESS, &ingress::instructions(&table, &ports, &hops.map))?;
         let guard = load(name, Hook::TcEgress, GUARD, &deliver::guard(&table, &ports))?;
         let deliver = load(name, Hook::TcIngress, DELIVER, &deliver::to_ports(&table, &hops.map))?;
+        if hops.is_empty() {
+            // Programs of a process with other maps would go on with its flows.
+            remove_node_programs().map_err(failed("remove programs at links to other nodes"))?;
+        }
         let paths = Paths::new(&table, hops).map_err(|source| XskError::at_tc(name, source))?;
         let known = table.half_cell(cells::TRUNK).load(Ordering::SeqCst);
         let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
@@ -392,10 +396,19 @@ pub fn remove_tc_datapath(trunk: &[String; 2], pins: Option<&Path>) -> Result<bo
     let failed = |operation| move |source| XskError::system(&trunk[0], operation, source);
     let _claim = trunk::claim(&trunk[0])?;
     let links = pins.map_or(Ok(0), Pins::remove_all).map_err(failed("remove pinned links and maps"))?;
-    let filters = remove_filters(&[]).and_then(|ports| Ok(ports + paths::remove_left()?));
+    let filters = remove_filters(&[]).and_then(|ports| Ok(ports + paths::remove_left(Filter::detach)?));
     let filters = filters.map_err(failed("ask for the interfaces"))?;
     let had_trunk = trunk::remove(&trunk[0])?;
     Ok(links + filters > 0 || had_trunk)
+}
+
+/// Removes the programs of previous processes at the links and the tunnel that lead to other nodes, in the calling thread's network namespace.
+/// The node's kernel then gets the packets. Leaves the queueing disciplines, as the interfaces stay in use. Returns the number of programs.
+///
+/// # Errors
+/// If the interfaces cannot be listed.
+pub fn remove_node_programs() -> io::Result<usize> {
+    paths::remove_left(Filter::detach_alone)
 }
 
 /// Removes filters of previous processes from all interfaces of the calling thread's network namespace, except those with program ids in

@@ -19,7 +19,7 @@ use std::path::Path;
 use ipnet::IpNet;
 
 use crate::io::xsk::map::{MAP_TRIE, Map, MapKind, NO_PREALLOC};
-use crate::io::xsk::netlink::{family, mapped};
+use crate::io::xsk::netlink::{family, mapped, octets};
 use crate::io::xsk::small_size;
 
 /// Maximum number of prefixes. Five thousand nodes with two pod networks each have ten thousand.
@@ -31,16 +31,18 @@ pub(super) mod hop {
     pub(in crate::io::xsk::tc) const KIND: i16 = 0;
     /// The index of the interface of link or tunnel, 4 bytes.
     pub(in crate::io::xsk::tc) const INTERFACE: i16 = 4;
-    /// The longest frame, or segment of a frame, that link or tunnel take, 4 bytes.
+    /// The length in bytes of the longest frame that the link or the tunnel takes, with the Ethernet header, 4 bytes. For a packet with segments,
+    /// each segment is compared.
     pub(in crate::io::xsk::tc) const LONGEST: i16 = 8;
     /// The flags of `bpf_skb_set_tunnel_key`, 4 bytes.
     pub(in crate::io::xsk::tc) const FLAGS: i16 = 12;
     /// `struct bpf_redir_neigh`: the neighbor's address family (4 bytes) and address.
     pub(in crate::io::xsk::tc) const NEIGHBOR: i16 = 16;
     pub(in crate::io::xsk::tc) const NEIGHBOR_LEN: i32 = 20;
-    /// `struct bpf_tunnel_key`, with the local address that Linux 6.0 and newer take.
+    /// `struct bpf_tunnel_key`. Linux 6.0 and newer take all 44 bytes. Older kernels take the first 28, without the local address.
     pub(in crate::io::xsk::tc) const TUNNEL: i16 = 40;
     pub(in crate::io::xsk::tc) const TUNNEL_LEN: i32 = 44;
+    pub(in crate::io::xsk::tc) const OLD_TUNNEL_LEN: i32 = 28;
     pub(in crate::io::xsk::tc) const LEN: usize = 88;
 }
 
@@ -85,11 +87,10 @@ pub enum NodeHop {
 }
 
 impl NodeHop {
-    /// Returns the link's interface. `None` for the tunnel.
-    pub(super) const fn link(&self) -> Option<u32> {
+    /// Returns the index of the interface of link or tunnel.
+    pub(super) const fn interface(&self) -> u32 {
         match *self {
-            Self::Link { interface, .. } => Some(interface),
-            Self::Tunnel { .. } => None,
+            Self::Link { interface, .. } | Self::Tunnel { interface, .. } => interface,
         }
     }
 
@@ -126,11 +127,6 @@ impl NodeHop {
 }
 
 type Value = [u8; hop::LEN];
-
-/// Returns an address in network order.
-fn octets(address: IpAddr) -> Vec<u8> {
-    crate::io::xsk::netlink::octets(address)
-}
 
 /// Returns an address as `struct bpf_tunnel_key` has it: IPv4 in host order, IPv6 in network order.
 fn tunnel_octets(address: IpAddr) -> Vec<u8> {
@@ -171,10 +167,16 @@ impl NextHops {
         Ok(Self { map, known })
     }
 
-    /// Replaces the next hops. `own` are the networks of this node's pods.
+    /// Whether there is no next hop, as in a new map.
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Replaces the next hops. `own` are the networks of this node's pods; `others` are those of other nodes, with the way to each.
     ///
     /// # Errors
-    /// If the trie is full, or the kernel refuses. Then some may be missing, but none remains that is not among them.
+    /// If the trie is full, or the kernel refuses. Obsolete next hops are removed first. After an error, some obsolete ones may remain, and some
+    /// new ones may be missing.
     pub(super) fn replace(&mut self, own: &[IpNet], others: &BTreeMap<IpNet, NodeHop>) -> io::Result<()> {
         let mut here = [0; hop::LEN];
         here[..4].copy_from_slice(&kind::OWN.to_ne_bytes());

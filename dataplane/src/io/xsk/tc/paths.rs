@@ -50,7 +50,8 @@ impl Paths {
     /// removed.
     ///
     /// # Errors
-    /// If the kernel refuses. The node's kernel then forwards what the programs do not.
+    /// The first refusal of the kernel. Packets over an interface whose program could not be attached pass the node's kernel in both
+    /// directions.
     pub(super) fn replace(
         &self,
         own: &[IpNet],
@@ -59,33 +60,36 @@ impl Paths {
     ) -> io::Result<()> {
         let mut state = self.lock();
         let State { hops, filters } = &mut *state;
-        hops.replace(own, others)?;
-        let mut wanted: BTreeSet<u32> = others.values().filter_map(NodeHop::link).collect();
+        let mut wanted: BTreeSet<u32> = others.values().map(NodeHop::interface).collect();
         wanted.extend(tunnel);
         let filters = match filters {
             Some(filters) => filters,
             None => {
                 let unwanted = |link: &u32| !wanted.contains(link);
                 for link in links()?.iter().map(|link| link.index).filter(unwanted) {
-                    filter::remove_left_behind(link, NAME);
+                    filter::remove_left_behind(link, NAME, Filter::detach_alone);
                 }
                 filters.insert(BTreeMap::new())
             }
         };
-        filters.retain(|link, filter| {
-            let is_wanted = wanted.contains(link);
-            if !is_wanted {
-                filter.detach();
-            }
-            is_wanted && filter.interface().is_some()
-        });
-        for link in wanted {
+        filters.retain(|_, filter| filter.interface().is_some());
+        let mut failed = None;
+        for &link in &wanted {
             if let Entry::Vacant(free) = filters.entry(link) {
                 let program = if Some(link) == tunnel { &self.at_tunnel } else { &self.at_links };
-                free.insert(Filter::attach_behind(Hook::TcIngress, program.as_fd(), NAME, link)?);
+                match Filter::attach_behind(Hook::TcIngress, program.as_fd(), NAME, link) {
+                    Ok(filter) => drop(free.insert(filter)),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
             }
         }
-        Ok(())
+        // Packets must not leave past the kernel if it gets the answers.
+        let mut served = others.clone();
+        served.retain(|_, hop| filters.contains_key(&hop.interface()));
+        let replaced = hops.replace(own, &served);
+        let unwanted = |link: &u32, _: &mut Filter| !wanted.contains(link);
+        filters.extract_if(.., unwanted).for_each(|(_, filter)| filter.detach_alone());
+        replaced.and(failed.map_or(Ok(()), Err))
     }
 
     /// Detaches the programs.
@@ -99,10 +103,10 @@ impl Paths {
     }
 }
 
-/// Removes the programs of previous processes from all interfaces of the calling thread's network namespace. Returns their number.
+/// Removes the programs of previous processes from all interfaces of the calling thread's network namespace, by `detach`. Returns their number.
 ///
 /// # Errors
 /// If the interfaces cannot be listed.
-pub(super) fn remove_left() -> io::Result<usize> {
-    Ok(links()?.iter().filter(|link| filter::remove_left_behind(link.index, NAME)).count())
+pub(super) fn remove_left(detach: impl Fn(&Filter)) -> io::Result<usize> {
+    Ok(links()?.iter().filter(|link| filter::remove_left_behind(link.index, NAME, &detach)).count())
 }

@@ -14,7 +14,7 @@
 //! of them: an echo reply without its request is invalid there.
 
 use super::super::flow_headers::Place::{
-    self, End, FindHop, Indirect, ToNodes, ToNodesV6, Transport, TransportV6, Tunneled,
+    self, End, FindHop, HasHeader, Indirect, ToNodes, ToNodesV6, Transport, TransportV6, Tunneled,
 };
 use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6};
 use super::super::flow_stack::{AT, CONTEXT, DATA, DATA_END, HOP_KEY, STACK};
@@ -31,9 +31,9 @@ use super::next_hops::{hop, kind};
 const TCP: i32 = libc::IPPROTO_TCP;
 const UDP: i32 = libc::IPPROTO_UDP;
 
-/// Sends the packet at [`ToNodes`]. `way` is the stack offset of the host port's interface. `length` emits steps that load the length in bytes
-/// of the packet or of each of its segments, with the Ethernet header, into register 1. With `checks_protocol`, the packet may be other than
-/// TCP and UDP.
+/// Emits the steps at [`ToNodes`], which send the packet to the next hop of its destination. `way` is the stack offset of the host port's
+/// interface index. `length` emits steps that load a length in bytes into register 1: that of the packet, or of each of its segments, with the
+/// Ethernet header. `checks_protocol` is true if the packet may be other than TCP or UDP; such a packet goes to the host port.
 pub(super) fn send(
     program: &mut Assembler<Place>,
     hops: &Map,
@@ -61,12 +61,11 @@ pub(super) fn send(
     program.push([Instruction::call(function::REDIRECT_NEIGH)]);
     program.jump(End);
     program.place(Tunneled);
-    program.push([Instruction::copy(1, CONTEXT), Instruction::copy(2, AT)]);
-    program.apply(Add, 2, hop::TUNNEL.into());
-    program.push([Instruction::set(3, hop::TUNNEL_LEN)]);
-    program.load(Word, 4, AT, hop::FLAGS);
-    program.push([Instruction::call(function::SET_TUNNEL_KEY)]);
+    set_tunnel(program, hop::TUNNEL_LEN);
+    program.jump_if(0, Equal, 0, HasHeader);
+    set_tunnel(program, hop::OLD_TUNNEL_LEN);
     program.jump_if(0, Differs, 0, Indirect);
+    program.place(HasHeader);
     program.load(Word, 1, AT, hop::INTERFACE);
     program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
     program.jump(End);
@@ -74,6 +73,16 @@ pub(super) fn send(
     program.load(Word, 1, STACK, way);
     program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
     program.jump(End);
+}
+
+/// Sets the header of the tunnel from the next hop at the address in [`AT`], whose `struct bpf_tunnel_key` has `length` bytes. Register 0 becomes
+/// 0, or an error.
+fn set_tunnel(program: &mut Assembler<Place>, length: i32) {
+    program.push([Instruction::copy(1, CONTEXT), Instruction::copy(2, AT)]);
+    program.apply(Add, 2, hop::TUNNEL.into());
+    program.push([Instruction::set(3, length)]);
+    program.load(Word, 4, AT, hop::FLAGS);
+    program.push([Instruction::call(function::SET_TUNNEL_KEY)]);
 }
 
 /// Stores the packet's destination in the key of a next hop.

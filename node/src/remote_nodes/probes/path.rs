@@ -47,10 +47,13 @@ pub(super) enum Test {
 /// A probe to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Probe {
+    /// What an answer shows.
     pub(super) test: Test,
+    /// The destination.
     pub(super) to: IpAddr,
+    /// The source address. `None` if the kernel chooses it.
     pub(super) source: Option<IpAddr>,
-    /// The interface's index. 0 for any.
+    /// The index of the interface over which the probe leaves. 0 if the kernel chooses it.
     pub(super) interface: u32,
     /// The datagram's length in bytes, without headers.
     pub(super) len: usize,
@@ -59,18 +62,23 @@ pub(super) struct Probe {
 /// The last answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Proof {
+    /// When it arrived.
     pub(super) at: Instant,
+    /// Time from the probe to it.
     pub(super) round_trip: Duration,
 }
 
-/// The search for the greatest length that arrives: packet lengths in bytes.
+/// The search for the greatest length that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Search {
+    /// Length in bytes of the longest packet that arrived.
     arrives: u32,
+    /// Length in bytes of the shortest packet that was lost.
     lost: u32,
 }
 
 impl Search {
+    /// Returns the length in bytes of the packet to send next. `None` if the greatest length is known closely enough.
     fn middle(self) -> Option<u32> {
         (self.lost.saturating_sub(self.arrives) > EXACT).then(|| self.arrives.midpoint(self.lost))
     }
@@ -79,10 +87,13 @@ impl Search {
 /// The answers of the present round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
+    /// Whether the small packet was answered.
     small: bool,
+    /// Whether the packet that fills the MTU was answered.
     large: bool,
-    /// The length of the packet in between, if one was sent, and whether it arrived.
+    /// The length in bytes of the packet in between, and whether it was answered. `None` if the round sent none.
     middle: Option<(u32, bool)>,
+    /// Whether the probe outside of the tunnel was answered. False if the round sent none.
     outer: bool,
 }
 
@@ -94,18 +105,24 @@ pub(super) struct Path {
     ports: [u16; 2],
     /// Whether a round has begun.
     is_begun: bool,
+    /// The answers of the present round, or of the last one between two rounds.
     round: Round,
     /// Successive rounds without any answer, and successive rounds in which only the large packet was not answered.
     missed: u32,
     missed_large: u32,
+    /// The search for the longest packet that arrives. `None` while long packets arrive.
     search: Option<Search>,
-    /// The MTU that was reported for a long packet, with the reporter.
+    /// The MTU in bytes that was reported for a long packet, with the reporter. `None` without a report.
     reported: Option<(u32, IpAddr)>,
-    /// What was reported since the last answer.
+    /// The last report since the last answer: the probe's destination, the reporter (`None`: this node), and the cause. `None` without a report.
     refusal: Option<(IpAddr, Option<IpAddr>, Undelivered)>,
+    /// The kernel's error when it did not send the small probe. `None` if it has sent it, or an answer came since.
     unsent: Option<String>,
+    /// The address at which another node answered, and that node's name. `None` if none has since the last proof.
     stranger: Option<(IpAddr, Arc<str>)>,
+    /// The last answer. `None` before the first.
     proof: Option<Proof>,
+    /// The way's fault. `None` while packets arrive, and before [`MISSES`] rounds have passed.
     fault: Option<Fault>,
 }
 
@@ -129,6 +146,7 @@ impl Path {
         }
     }
 
+    /// Returns the addresses and settings of the probes.
     pub(super) const fn aim(&self) -> &Aim {
         &self.aim
     }

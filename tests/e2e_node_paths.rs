@@ -276,10 +276,7 @@ fn what_is_too_long_for_the_tunnel_is_told_to_senders_of_known_flows() {
     let [one, two, _] = &cluster.labs;
     let (from, to) = (two.get("p2"), one.get("p1"));
     let _server = serve(to, 7070);
-    for pod in [from, to] {
-        let mut count = pod.netns.command("python3", &["-c", COUNT]);
-        std::mem::forget(Running::start(&mut count));
-    }
+    let _counters = [from, to].map(|pod| Running::start(&mut pod.netns.command("python3", &["-c", COUNT])));
     for (a, b) in [(from, to), (to, from)] {
         eventually("the counter listens", || b.netns.exec("ss -Htln").contains(":7071 "));
         for address in [&b.v4, &b.v6] {

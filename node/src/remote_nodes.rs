@@ -20,6 +20,7 @@
 //!
 //! **Invariant.** Only the vswitch's own routes are changed. Those of a previous process stay until a state is loaded.
 
+mod claims;
 mod mtu;
 mod obstacles;
 mod outlook;
@@ -33,8 +34,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bulkhead_control::object::Node;
-use bulkhead_control::pipeline::Pipeline;
 use bulkhead_dataplane::io::{
     self, MAIN_TABLE, OwnRoute, RouteRefused, TcDatapath, Tunnel, TunnelConfig, TunnelPeer, Watched, own_routes,
     remove_tunnel, replace_routes,
@@ -48,6 +47,8 @@ use super::preflight::forwarding::KernelPath;
 use super::{changes, log};
 use bulkhead_answers::output;
 use bulkhead_observe::admin::RemoteNodesStatus;
+use claims::uncontested;
+pub(super) use claims::{RemoteNode, remote_nodes};
 use mtu::Mtus;
 pub(super) use mtu::forget as forget_mtu;
 use obstacles::Obstacles;
@@ -70,68 +71,6 @@ const SOON: Duration = Duration::from_millis(200);
 
 /// Time until the kernel's routes are read again if no message has reported a change: a message may be lost.
 const LOOK: Duration = Duration::from_secs(30);
-
-/// Another node of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RemoteNode {
-    /// The node's name.
-    pub name: Arc<str>,
-    /// The node's addresses, internal ones first.
-    pub addresses: Vec<IpAddr>,
-    /// The networks of its pods (`spec.podCIDRs`).
-    pub pod_networks: Vec<IpNet>,
-}
-
-impl RemoteNode {
-    /// Returns what the Node object says.
-    pub(super) fn of(node: &Node) -> Self {
-        Self {
-            name: node.name.clone(),
-            addresses: node.addresses.clone(),
-            pod_networks: node.pod_cidrs.iter().map(IpNet::trunc).collect(),
-        }
-    }
-
-    /// Returns the node's first address of each family, at most two. Further ones may be a load balancer's or a router's, which the node itself
-    /// does not have.
-    fn first_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let first = |is_v4| self.addresses.iter().copied().find(|address| address.is_ipv4() == is_v4);
-        [first(true), first(false)].into_iter().flatten()
-    }
-}
-
-/// Returns all nodes other than `own`.
-pub(super) fn remote_nodes(pipeline: &Pipeline, own: &str) -> Vec<RemoteNode> {
-    let others = pipeline.cache().nodes().values().filter(|node| &*node.name != own);
-    others.map(|node| RemoteNode::of(node)).collect()
-}
-
-/// Removes addresses and pod networks that several nodes claim, this one included: none of them is believed, as a node's kubelet writes its
-/// addresses itself. Returns the nodes with what is left, and a message for each claim.
-fn uncontested(nodes: &[RemoteNode], own: &Destinations) -> (Vec<RemoteNode>, BTreeSet<String>) {
-    let claims_of = |addresses: &[IpAddr], networks: &[IpNet]| -> BTreeSet<IpNet> {
-        addresses.iter().copied().map(IpNet::from).chain(networks.iter().map(IpNet::trunc)).collect()
-    };
-    let mut claims: BTreeMap<IpNet, Vec<&str>> = BTreeMap::new();
-    let others = nodes.iter().map(|node| (&*node.name, claims_of(&node.addresses, &node.pod_networks)));
-    for (name, claimed) in others.chain([("this node", claims_of(&own.sources, &own.pods))]) {
-        claimed.into_iter().for_each(|claim| claims.entry(claim).or_default().push(name));
-    }
-    claims.retain(|_, names| names.len() > 1);
-    let message = |(claim, names): (&IpNet, &Vec<&str>)| {
-        let names = output::some_of(names, MAX_NAMED);
-        format!(
-            "several nodes claim {claim}, and the vswitch believes none of the others: {names}; correct the Node objects"
-        )
-    };
-    let problems = claims.iter().map(message).collect();
-    let mut left = nodes.to_vec();
-    for node in &mut left {
-        node.addresses.retain(|&address| !claims.contains_key(&IpNet::from(address)));
-        node.pod_networks.retain(|network| !claims.contains_key(network));
-    }
-    (left, problems)
-}
 
 /// The node's routes and tunnel to other nodes.
 #[derive(Debug)]
@@ -287,7 +226,7 @@ impl RemoteNodes {
             return Ok(None);
         }
         // A node that this one reaches by a route may still send through the tunnel.
-        let peers: Vec<TunnelPeer> = nodes.iter().map(peer).collect();
+        let peers: Vec<TunnelPeer> = nodes.iter().map(RemoteNode::peer).collect();
         let made = match self.tunnel.as_mut().filter(|tunnel| tunnel.is_there()) {
             Some(tunnel) => tunnel.update(plan.tunnel_mtu, &peers),
             None => Tunnel::ensure(&tunnel_config(&self.settings, &self.host), plan.tunnel_mtu, &peers)
@@ -333,7 +272,11 @@ impl RemoteNodes {
         let mut problems: Vec<String> = replace_routes(&known, &wanted).iter().map(explain).collect();
         if let Some(tc) = &self.tc {
             let mut hops = plan.hops(device, &own.sources);
-            hops.retain(|network, _| !foreign.iter().any(|(known, table, _)| known == network && *table == MAIN_TABLE));
+            // The set is ordered, and `None` is the least gateway.
+            let other = |network| foreign.range((network, MAIN_TABLE, None)..).next();
+            hops.retain(|&network, _| {
+                other(network).is_none_or(|&(to, table, _)| (to, table) != (network, MAIN_TABLE))
+            });
             let led = tc.lead_to_nodes(&own.pods, &hops, interface);
             problems.extend(
                 led.err().map(|error| format!("the kernel's programs cannot take packets of other nodes: {error}")),
@@ -381,18 +324,16 @@ fn takes_up_connections() -> bool {
 /// Starts to probe the ways. `None` if the thread cannot be started, which is logged.
 fn probe(settings: Probing, own: &str, paths: &SharedPaths) -> Option<Prober> {
     let started = Prober::start(settings, own, paths.clone());
-    started.map_err(|error| log::warn(&format!("other nodes are not probed: {error}"))).ok()
+    let refused = |error| {
+        paths.lock().turn_off();
+        log::warn(&format!("other nodes are not probed: {error}"));
+    };
+    started.map_err(refused).ok()
 }
 
 /// Returns the tunnel's settings.
 fn tunnel_config(settings: &Encapsulation, host: &CreatedHost) -> TunnelConfig {
     TunnelConfig { name: TUNNEL.to_owned(), pods: host.peer.to_string(), port: settings.port, vni: settings.vni }
-}
-
-/// Returns the outer and inner sources that the tunnel accepts from a node.
-fn peer(node: &RemoteNode) -> TunnelPeer {
-    let own = node.first_addresses().map(IpNet::from);
-    TunnelPeer { addresses: node.addresses.clone(), sources: node.pod_networks.iter().copied().chain(own).collect() }
 }
 
 /// Returns a message about a refused change.
@@ -421,42 +362,4 @@ pub(super) fn remove(config: &Config) -> anyhow::Result<bool> {
         anyhow::bail!("cannot remove the route to {}: {}", refused.route.destination, refused.source);
     }
     Ok(remove_tunnel(TUNNEL)? | !routes.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_several_nodes_claim_is_nobodys() {
-        let net = |text: &str| text.parse::<IpNet>().unwrap();
-        let node = |name: &str, addresses: &[&str], network: &str| RemoteNode {
-            name: name.into(),
-            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-            pod_networks: vec![net(network)],
-        };
-        let nodes = [
-            node("a", &["192.0.2.1"], "10.1.0.0/24"),
-            node("b", &["192.0.2.2", "192.0.2.1"], "10.2.0.0/24"),
-            node("c", &["192.0.2.3", "198.51.100.3", "2001:db8::3"], "10.2.0.0/24"),
-            node("d", &["192.0.2.4"], "10.3.0.0/24"),
-        ];
-        let own = Destinations { pods: [net("10.3.0.0/24")].into(), ..Destinations::default() };
-        let (left, problems) = uncontested(&nodes, &own);
-        assert_eq!(left[0], RemoteNode { addresses: vec![], ..nodes[0].clone() });
-        assert_eq!((&left[1].addresses[..], &left[1].pod_networks[..]), (&nodes[1].addresses[..1], &[][..]));
-        assert!(left[2].pod_networks.is_empty() && left[2].addresses == nodes[2].addresses);
-        assert!(left[3].pod_networks.is_empty(), "it claims this node's pods");
-        let problems: Vec<String> = problems.into_iter().collect();
-        for (problem, parts) in
-            problems.iter().zip([["10.2.0.0/24", "b, c"], ["10.3.0.0/24", "d, this node"], ["192.0.2.1/32", "a, b"]])
-        {
-            assert!(parts.iter().all(|part| problem.contains(part)), "{problems:?}");
-        }
-        assert_eq!(problems.len(), 3);
-        // Its second address of a family may be a router's, which the node may not use inside of the tunnel.
-        let sources = peer(&nodes[2]).sources.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(sources, ["10.2.0.0/24", "192.0.2.3/32", "2001:db8::3/128"]);
-        assert_eq!(peer(&nodes[2]).addresses.len(), 3);
-    }
 }

@@ -39,7 +39,7 @@ fn node_with_one_card(programs: Programs, node_programs: NodePrograms) -> Node {
     node
 }
 
-/// Creates all objects of `deploy/` except the DaemonSet.
+/// Creates all objects of `deploy/` at the API server, except the DaemonSet, whose pods the tests create themselves.
 pub(super) fn create_manifests(api: &Cluster) {
     for object in kustomized(&deploy()).iter().filter(|object| object["kind"] != "DaemonSet") {
         api.create(object);

@@ -14,11 +14,13 @@
 //! A flow through the uplink depends on a neighbour's MAC address. If it changes, all flows of the uplink end ([`FlowCache::moved`]). A
 //! neighbour that has not answered for a while gets no flows.
 
+mod allowance;
 mod openings;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use allowance::Allowance;
 use openings::Openings;
 
 use super::stage::Chain;
@@ -65,33 +67,6 @@ const LONGEST_WAIT: u64 = 100_000_000;
 /// Number of flows of one receiving port that a worker may add or renew per renewal period of the longest lease: a quarter of the kernel's
 /// map. So no port displaces the others' flows. Packets of further flows go through the workers.
 const SHARE: u64 = 1 << 15;
-
-/// A port's token bucket: one share at once, refilled within a given time.
-#[derive(Clone, Copy, Debug)]
-struct Allowance {
-    left: u64,
-    /// Time of the last refill in nanoseconds.
-    at: u64,
-}
-
-impl Allowance {
-    const fn full(share: u64) -> Self {
-        Self { left: share, at: 0 }
-    }
-
-    /// Takes one token. Returns false if none is left. `within` is the refill time of a share in nanoseconds.
-    fn take(&mut self, share: u64, within: u64, now: u64) -> bool {
-        let each = (within / share).max(1);
-        let gained = now.saturating_sub(self.at) / each;
-        if gained > 0 {
-            self.left = self.left.saturating_add(gained).min(share);
-            self.at = if self.left == share { now } else { self.at + gained * each };
-        }
-        let has_one = self.left > 0;
-        self.left -= u64::from(has_one);
-        has_one
-    }
-}
 
 /// A flow that was added to the cache and whose latch is not open yet.
 #[derive(Clone, Copy, Debug)]
@@ -263,6 +238,9 @@ impl Caching {
         self.turn = if self.turn + SAMPLES < len { self.turn + SAMPLES } else { 0 };
         let mut samples = SAMPLES;
         for (packet, judged) in burst.clone().skip(self.turn).chain(burst.take(self.turn)) {
+            if judged.session != Some(SessionState::Hit) {
+                continue;
+            }
             let packet = about.as_sent(packet);
             let Some(way) = self.flow_way(about, &packet, judged) else { continue };
             if let Some((flow, latch)) = self.flow(about, &packet, way) {
@@ -400,23 +378,5 @@ impl Caching {
             start: FlowStart::Latch(latch),
         };
         Some((flow, latch))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_adds_no_more_flows_within_a_lease_than_its_share() {
-        const LEASE: u64 = 30_000_000_000;
-        let mut allowance = Allowance::full(SHARE);
-        let taken = (0..10 * SHARE).filter(|_| allowance.take(SHARE, LEASE, 1_000)).count();
-        assert_eq!(taken as u64, SHARE);
-        // Over a lease, the same number again, however requests are spread.
-        let taken =
-            (1..=1_000_000).filter(|step| allowance.take(SHARE, LEASE, 1_000 + step * (LEASE / 1_000_000))).count();
-        assert!((SHARE - 2..=SHARE + 1).contains(&(taken as u64)), "{taken}");
-        assert_eq!((0..2 * SHARE).filter(|_| allowance.take(SHARE, LEASE, 10 * LEASE)).count() as u64, SHARE);
     }
 }

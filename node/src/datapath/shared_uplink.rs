@@ -10,10 +10,11 @@
 
 use std::sync::Arc;
 
-use bulkhead_dataplane::io::{FlowSlot, LinkInfo, LinkStatus, TcAttachment};
+use bulkhead_dataplane::io::{LinkInfo, LinkStatus, TcAttachment};
 use bulkhead_dataplane::{Link, PortKind};
 
 use super::flow_cache::{Account, Accounts};
+use super::{Handover, NewPort};
 use crate::config::{Config, PortEntry};
 use crate::view::PortView;
 
@@ -50,23 +51,26 @@ impl SharedUplink {
         entry.kind == PortKind::Host
     }
 
-    /// Opens the port together with the host port, whose interface is `link` and which must be open. Returns the port's slot; `None` if the
-    /// attachment has no port to other nodes.
+    /// Opens the port together with the host port `entry`, whose interface is `link` and which must be open. Returns the port for the workers;
+    /// `None` if the attachment has no port to other nodes.
     ///
     /// # Errors
     /// If the peer does not exist, or the kernel refuses.
     pub(super) fn open(
         &mut self,
+        entry: &PortEntry,
         link: &LinkStatus,
         attachment: &TcAttachment,
         accounts: &Accounts,
-    ) -> Result<Option<FlowSlot>, String> {
+    ) -> Result<Option<NewPort>, String> {
         let mac = LinkInfo::read(&self.peer).map_err(|error| error.to_string())?.mac;
         let addresses = [link.mac, mac].concat().try_into().expect("two times six bytes");
         let opened = attachment.open_to_nodes(addresses);
         let slot = opened.map_err(|error| format!("{}: cannot open the port to other nodes: {error}", self.peer))?;
         self.open = Some(Open { mac, account: accounts.begin(slot) });
-        Ok(slot)
+        let name = &self.name;
+        let said = format!("port {name} is open: pods of other nodes, on the links of the node's kernel ({entry})");
+        Ok(slot.map(|slot| NewPort { name: name.clone(), handover: Handover::Tc(slot), said }))
     }
 
     /// Closes the port with the host port, whose programs are closed already.

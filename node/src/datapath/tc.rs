@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bulkhead_dataplane::io::{FlowSlot, KernelFlows, LinkStatus, TcAttachment, TcDatapath, XskError};
 
+use super::NewPort;
 use super::big_tcp::{BigTcp, EarlierLimits};
 use super::flow_cache::{Account, Accounts};
 use super::shared_uplink::SharedUplink;
-use super::{Handover, NewPort};
 use crate::config::PortEntry;
 use crate::interfaces::{AttachError, OpenError};
 use crate::links::Pace;
@@ -156,22 +156,15 @@ impl TcPorts {
             big_tcp.open(entry);
         }
         let shared = self.shared_uplink.as_mut().filter(|uplink| uplink.is_with(entry));
-        let uplink = match shared.map(|uplink| uplink.open(link, attachment, &self.accounts)) {
-            None | Some(Ok(None)) => None,
-            Some(Ok(Some(slot))) => {
-                let said =
-                    format!("port uplink is open: pods of other nodes, on the links of the node's kernel ({entry})");
-                Some(NewPort { name: "uplink".into(), handover: Handover::Tc(slot), said })
-            }
-            Some(Err(error)) => {
-                attachment.close();
-                return Err(OpenError::Refused(error));
-            }
-        };
+        let opened = shared.map(|uplink| uplink.open(entry, link, attachment, &self.accounts)).transpose();
+        let uplink = opened.map_err(|error| {
+            attachment.close();
+            OpenError::Refused(error)
+        })?;
         let slot = attachment.slot();
         *account = self.accounts.begin(Some(slot));
         let said = format!("port {entry} is open: interface {}, MTU {}", link.index, link.mtu.min(u16::MAX.into()));
-        Ok(TcOpening { slot, said, uplink })
+        Ok(TcOpening { slot, said, uplink: uplink.flatten() })
     }
 
     /// Keeps the counts of a closed port, after all workers have released it.

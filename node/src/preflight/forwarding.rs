@@ -26,14 +26,10 @@ pub(crate) struct KernelPath<'a> {
     pub pods: &'a [IpNet],
 }
 
-/// Returns the findings of [`KernelPath::check`]. Empty if the vswitch has an uplink port, or did not create the host port: then the kernel
-/// forwards nothing that the vswitch knows of. `pods` are the networks of the node's pods; empty if
-/// they are not known yet.
+/// Returns the findings of [`KernelPath::check`]. Returns none if the vswitch has an uplink port, or did not create the host port: then the kernel
+/// forwards no packets of pods that the vswitch knows of. `pods` are the networks of the node's pods; empty if they are not known yet.
 pub(crate) fn check(config: &Config, pods: &[IpNet]) -> Vec<Finding> {
-    let Some(CreatedHost { peer, networks, .. }) = config.created_host.as_ref().filter(|_| config.uplink().is_none())
-    else {
-        return Vec::new();
-    };
+    let Some(CreatedHost { peer, networks, .. }) = config.host_to_nodes() else { return Vec::new() };
     let pods = if networks.is_empty() { pods } else { networks };
     KernelPath { host: peer, encapsulation: config.encapsulation, pods }.check()
 }

@@ -8,17 +8,20 @@ use super::{Facts, Findings, Severity};
 use crate::config::{Attach, Config, Mode};
 use bulkhead_answers::output;
 
-/// Another network plugin, with the prefixes of the names that show it. kube-proxy is none: its interface `kube-ipvs0` and its chains are the
-/// subject of [`kube_proxy`](super::kube_proxy).
+/// Another network plugin, with the names of interfaces and chains that it leaves on a node. kube-proxy is not among them:
+/// [`kube_proxy`](super::kube_proxy) detects it.
 struct Plugin {
+    /// The name in findings.
     name: &'static str,
+    /// Prefixes of the names of its interfaces.
     interfaces: &'static [&'static str],
+    /// Prefixes of the names of its iptables or nftables chains.
     chains: &'static [&'static str],
     /// Whether the plugin enforces NetworkPolicies. Others only route, which disturbs a vswitch that routes between nodes itself.
     enforces: bool,
 }
 
-/// The known plugins. `tunl0` shows nothing: the kernel's module for IPIP makes it.
+/// The known plugins. The interface `tunl0` is no sign of Calico, because the kernel creates it when it loads the module `ipip`.
 const PLUGINS: [Plugin; 8] = [
     Plugin { name: "Cilium", interfaces: &["cilium_"], chains: &["CILIUM_"], enforces: true },
     Plugin {

@@ -5,7 +5,6 @@
 
 use bulkhead_control::object::Object;
 use bulkhead_control::source::{self, Options, Strictness, Unenforced};
-use bulkhead_dataplane::PortKind;
 
 use super::{Finding, Severity};
 use crate::config::Config;
@@ -18,8 +17,7 @@ const MAX_NAMED: usize = 5;
 /// Returns the ways to the nodes of the state's files. Empty if this vswitch sets up none, or the files do not load, which the start reports
 /// separately.
 pub(crate) fn check(config: &Config) -> Vec<Finding> {
-    let has_uplink = config.ports.iter().any(|port| port.kind == PortKind::Uplink);
-    if config.created_host.is_none() || has_uplink {
+    if config.host_to_nodes().is_none() {
         return Vec::new();
     }
     let options = &config.state.options;

@@ -64,6 +64,7 @@ pub(in super::super) fn forget(config: &Config) {
     }
 }
 
+/// Returns the file for the CNI plugin. `None` without an admin socket.
 fn file(config: &Config) -> Option<PodMtu> {
     config.admin.socket.as_deref().map(PodMtu::of)
 }

@@ -7,12 +7,13 @@ use crate::log;
 use crate::preflight::Finding;
 use crate::preflight::forwarding::KernelPath;
 
-/// The shortest time between two looks. Reading the chains of a node with ten thousand Services takes tens of milliseconds.
+/// The shortest time between two looks. A look at 20,000 chains takes tens of milliseconds.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// The obstacles of the last look.
 #[derive(Debug, Default)]
 pub(super) struct Obstacles {
+    /// Each as one line with its remedy.
     found: BTreeSet<String>,
     /// When the last look was. `None` before the first.
     looked: Option<Instant>,

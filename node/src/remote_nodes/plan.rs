@@ -183,6 +183,11 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
     }
 }
 
+/// Returns the own address of the family of `address`. `None` if there is none. `own` has at most one per family.
+pub(super) fn source_for(own: &[IpAddr], address: IpAddr) -> Option<IpAddr> {
+    own.iter().copied().find(|source| source.is_ipv4() == address.is_ipv4())
+}
+
 /// The way to a node's pods of one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeWay {
@@ -249,6 +254,11 @@ impl Plan {
         links.copied().fold(default, u32::max).clamp(MIN_MTU, MAX_MTU)
     }
 
+    /// Returns the name of the interface with this index, and its MTU in bytes. An empty name and [`DEFAULT_MTU`] if it no longer exists.
+    pub(super) fn link(&self, interface: u32) -> (String, u32) {
+        self.links.get(&interface).cloned().unwrap_or_else(|| (String::new(), DEFAULT_MTU))
+    }
+
     /// Returns the number of ways by a route, and of ways through the tunnel.
     pub(super) fn counts(&self) -> [usize; 2] {
         let tunneled = self.ways.iter().filter(|way| matches!(way.way, Way::Tunnel { .. })).count();
@@ -261,11 +271,10 @@ impl Plan {
         for NodeWay { way, networks, .. } in &self.ways {
             let hop = match *way {
                 Way::Route { gateway, interface } => {
-                    let mtu = self.links.get(&interface).map_or(DEFAULT_MTU, |&(_, mtu)| mtu);
-                    Some(NodeHop::Link { interface, neighbor: gateway, mtu })
+                    Some(NodeHop::Link { interface, neighbor: gateway, mtu: self.link(interface).1 })
                 }
                 Way::Tunnel { remote, .. } => tunnel.map(|(interface, vni)| {
-                    let local = sources.iter().copied().find(|source| source.is_ipv4() == remote.is_ipv4());
+                    let local = source_for(sources, remote);
                     NodeHop::Tunnel { interface, vni, local, remote, mtu: self.tunnel_mtu }
                 }),
             };
@@ -277,7 +286,7 @@ impl Plan {
     /// Returns the routes that the kernel should have. `tunnel` is the tunnel's interface and VNI. If it is `None`, routes through the tunnel are
     /// left out. `sources` are the node's own addresses, at most one per family.
     pub(super) fn routes(&self, tunnel: Option<(u32, u32)>, sources: &[IpAddr]) -> BTreeSet<OwnRoute> {
-        let source_for = |address: IpAddr| sources.iter().copied().find(|source| source.is_ipv4() == address.is_ipv4());
+        let source_for = |address| source_for(sources, address);
         let mut routes = BTreeSet::new();
         for NodeWay { way, networks, own, .. } in &self.ways {
             match *way {

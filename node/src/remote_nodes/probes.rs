@@ -50,10 +50,12 @@ const REST: Duration = Duration::from_millis(5);
 pub(crate) struct SharedPaths(Arc<Mutex<Paths>>);
 
 impl SharedPaths {
+    /// Shares these ways.
     pub(super) fn new(paths: Paths) -> Self {
         Self(Arc::new(Mutex::new(paths)))
     }
 
+    /// Locks the ways. Every change of them is atomic with respect to panics.
     pub(super) fn lock(&self) -> MutexGuard<'_, Paths> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +88,7 @@ impl Prober {
             paths,
             sockets: [None, None],
             buffer: vec![0; LONGEST],
-            refused: None,
+            is_refused: false,
         };
         let told = Arc::clone(&signal);
         let thread = std::thread::Builder::new().name("node-probes".into()).spawn(move || worker.run(&told))?;
@@ -113,17 +115,21 @@ impl Drop for Prober {
 /// The thread's state.
 #[derive(Debug)]
 struct Worker {
+    /// This node's name.
     own: String,
+    /// The UDP port of probes at all nodes.
     port: u16,
     paths: SharedPaths,
     /// The sockets of IPv4 and IPv6. `None` until they can be opened.
     sockets: [Option<DatagramSocket>; 2],
+    /// The datagram that is written or was read last.
     buffer: Vec<u8>,
-    /// Why a socket could not be opened, which is logged once.
-    refused: Option<String>,
+    /// Whether a socket could not be opened, which is logged once.
+    is_refused: bool,
 }
 
 impl Worker {
+    /// Probes and answers until the handle is dropped, or polling fails.
     fn run(&mut self, signal: &Signal) {
         let (mut set, mut next) = (PollSet::new(), Instant::now());
         self.open();
@@ -133,6 +139,7 @@ impl Worker {
             set.add(signal.waker.descriptor());
             self.sockets.iter().flatten().for_each(|socket| set.add(socket.descriptor()));
             if let Err(error) = poll(&mut set, pause.map_or(u32::MAX, |_| milliseconds_until(next))) {
+                self.paths.lock().turn_off();
                 return log::error(&format!("other nodes are no longer probed: {error}"));
             }
             signal.waker.drain();
@@ -159,14 +166,14 @@ impl Worker {
                 Ok(socket) => self.sockets[at] = Some(socket),
                 Err(error) if !is_v4 && error.kind() != std::io::ErrorKind::AddrInUse => {}
                 Err(error) => {
+                    if std::mem::replace(&mut self.is_refused, true) {
+                        continue;
+                    }
                     let port = self.port;
-                    let text = format!(
+                    log::warn(&format!(
                         "cannot open UDP port {port}, so other nodes are not probed: {error}\nhelp: set probe.port to another port, the \
                          same at all nodes, or to 0"
-                    );
-                    if self.refused.replace(text.clone()).is_none() {
-                        log::warn(&text);
-                    }
+                    ));
                 }
             }
         }
@@ -197,7 +204,10 @@ impl Worker {
         }
     }
 
-    /// Sends the buffer's first bytes.
+    /// Sends the buffer's first `length` bytes. `source` and `interface` are as for [`DatagramSocket::send`].
+    ///
+    /// # Errors
+    /// If the socket is not open, or the kernel refuses.
     fn send(&self, length: usize, to: IpAddr, source: Option<IpAddr>, interface: u32) -> std::io::Result<()> {
         let socket = self.sockets[usize::from(to.is_ipv6())].as_ref();
         let socket = socket.ok_or_else(|| std::io::Error::other(format!("UDP port {} is not open", self.port)))?;
@@ -227,6 +237,7 @@ impl Worker {
         has_more
     }
 
+    /// Reads the kernel's reports about earlier datagrams.
     fn read_refusals(&self) {
         for socket in self.sockets.iter().flatten() {
             for _ in 0..BATCH {

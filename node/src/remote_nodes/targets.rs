@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::plan::{Plan, Way};
+use super::plan::{NodeWay, Plan, Way, source_for};
 use super::probes::{Aim, Target, Via};
 
 /// Returns a target for each way of the plan and for each node and family without one. `tunnel` is the index of the tunnel's interface;
@@ -19,11 +19,12 @@ pub(super) fn targets(plan: &Plan, tunnel: Option<u32>, sources: &[IpAddr]) -> V
     targets
 }
 
-fn of_way(way: &super::plan::NodeWay, plan: &Plan, tunnel: Option<u32>, sources: &[IpAddr]) -> Target {
-    let source = |to: IpAddr| sources.iter().copied().find(|source| source.is_ipv4() == to.is_ipv4());
+/// Returns the target of a way. `tunnel` and `sources` are as for [`targets`].
+fn of_way(way: &NodeWay, plan: &Plan, tunnel: Option<u32>, sources: &[IpAddr]) -> Target {
+    let source = |to| source_for(sources, to);
     let (via, mtu, aim) = match way.way {
         Way::Route { gateway, interface } => {
-            let (name, mtu) = plan.links.get(&interface).cloned().unwrap_or_default();
+            let (name, mtu) = plan.link(interface);
             let aim = Aim { to: gateway, source: source(gateway), interface: 0, mtu, outer: None };
             (Via::Route(gateway, name), mtu, Some(aim))
         }
@@ -61,7 +62,7 @@ pub(super) fn described(target: &Target) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::{NodeWay, Unled};
+    use super::super::plan::Unled;
     use super::*;
 
     #[test]

@@ -63,7 +63,8 @@ impl Load {
         Self { is_over, threads }
     }
 
-    /// Ends the connections. Returns the longest pause of each. Panics if one was lost.
+    /// Stops sending and closes the connections. Returns the longest time between two answers of each connection. Panics if one of them was closed
+    /// by its server, or had no answer for [`LOST`].
     pub(super) fn stop(self) -> Vec<Pause> {
         self.is_over.store(true, Ordering::SeqCst);
         self.threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -71,7 +72,8 @@ impl Load {
 }
 
 impl Pause {
-    /// Sends a byte every [`PAUSE`] until `is_over`. Panics if the connection is lost.
+    /// Sends a byte every [`PAUSE`] and waits for its answer, until `is_over` is true. Returns the pause with the longest time between two
+    /// answers. Panics if the server closes the connection, or does not answer for [`LOST`].
     fn measured(mut self, mut stream: TcpStream, is_over: &AtomicBool) -> Self {
         let mut last = Instant::now();
         while !is_over.load(Ordering::SeqCst) {

@@ -15,9 +15,9 @@
 //! the worker would forward, and forwards only packets that the worker would have forwarded when it added the flow. After a session ends,
 //! its flow continues for the rest of the lease, under the same tables.
 
-use super::flow_headers::Place::{self, Drop, End, Miss, MissAgain};
 use super::flow_headers::{Extent, clear_key, parse, rewrite};
 use super::flow_layout::value;
+use super::flow_place::Place::{self, Drop, End, Miss, MissAgain};
 use super::flow_stack::{CONTEXT, DATA, DATA_END, PACKETS, STACK, VALUE};
 use super::flow_steps::{begin, check_addresses, check_lease, count, find};
 use super::flow_table::FlowTable;

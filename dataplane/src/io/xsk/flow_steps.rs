@@ -22,8 +22,8 @@
 
 use std::ops::Range;
 
-use super::flow_headers::Place::{self, Counted, Found, Latched, Miss, Open, WithTranslation};
 use super::flow_layout::{action, cells, decisions, handshake, key, traffic, value};
+use super::flow_place::Place::{self, Counted, Found, Latched, Miss, Open, WithTranslation};
 use super::flow_stack::{ACKNOWLEDGEMENT, AT, DATA, IS_TRANSLATED, KEY, LENGTH, NOW, PACKETS, SCRATCH, STACK, VALUE};
 use super::flow_table::FlowTable;
 use super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight};

@@ -22,9 +22,9 @@
 
 use std::net::IpAddr;
 
-use super::flow_headers::Place::{self, Checksum, Drop, Finished, HasChecksum, TranslateV6, Translated};
 use super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, JUMBO_HEADER};
 use super::flow_layout::{key, put, value};
+use super::flow_place::Place::{self, Checksum, Drop, Finished, HasChecksum, TranslateV6, Translated};
 use super::flow_stack::{DATA, DATA_END, IS_TRANSLATED, JUMBO, KEY, STACK, VALUE};
 use super::instruction::Operation::{Add, And, ShiftRight, Xor};
 use super::instruction::Test::{Differs, Equal, Greater};

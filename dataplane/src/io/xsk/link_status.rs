@@ -61,11 +61,11 @@ pub fn links() -> io::Result<Vec<LinkStatus>> {
     Ok(found)
 }
 
-/// Returns the MTU in bytes of the interfaces that default routes of the calling thread's network namespace use, the smallest of several. `None`
-/// if there is no default route.
+/// Returns the smallest MTU in bytes among the interfaces of the default routes in the calling thread's network namespace. `None` if there is no
+/// default route.
 ///
 /// # Errors
-/// If a netlink request fails.
+/// The error of the system if the kernel does not list its routes or its interfaces.
 pub fn default_route_mtu() -> io::Result<Option<u32>> {
     let used = default_route_interfaces()?;
     if used.is_empty() {

@@ -88,6 +88,7 @@ mod flow_encoding;
 mod flow_epochs;
 mod flow_headers;
 mod flow_layout;
+mod flow_place;
 mod flow_program;
 mod flow_renewal;
 mod flow_stack;

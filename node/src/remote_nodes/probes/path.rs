@@ -166,8 +166,8 @@ impl Path {
         self.settle();
         (self.is_begun, self.round) = (true, Round::default());
         let Aim { to, source, interface, mtu, outer } = self.aim;
+        let header = self.header();
         let probe = |test, packet: u32| {
-            let header = if to.is_ipv4() { 28 } else { 48 };
             let len = usize::try_from(packet.saturating_sub(header)).unwrap_or(SMALL).max(SMALL);
             Probe { test, to, source, interface, len }
         };
@@ -204,10 +204,15 @@ impl Path {
 
     /// Returns the length of a small probe's packet in bytes.
     fn shortest(&self) -> u32 {
-        let header = if self.aim.to.is_ipv4() { 28 } else { 48 };
-        u32::try_from(SMALL).unwrap_or(u32::MAX) + header
+        u32::try_from(SMALL).unwrap_or(u32::MAX) + self.header()
     }
 
+    /// Returns the length of a probe's headers in bytes: UDP after IPv4 without options, or after IPv6.
+    const fn header(&self) -> u32 {
+        if self.aim.to.is_ipv4() { 20 + 8 } else { 40 + 8 }
+    }
+
+    /// Returns the fault that follows from the rounds so far. `None` if there is none, or not yet.
     fn judge(&self) -> Option<Fault> {
         let [port, tunnel] = self.ports;
         if self.missed >= MISSES {

@@ -18,8 +18,8 @@ use super::message::Message;
 use super::path::{Aim, Path, Probe, Test};
 use crate::config::Probing;
 
-/// Answers per second to one address. A node sends at most four probes in each interval for each family.
-const ANSWERS: u32 = 20;
+/// Answers per second to one address. A node sends at most four probes in an interval for each family, and the shortest interval is 100 ms.
+const ANSWERS: u32 = 40;
 
 /// Maximum number of faults in the status.
 const SHOWN: usize = 5;
@@ -55,11 +55,13 @@ pub(in crate::remote_nodes) struct Target {
 /// A node's name, and whether the way is that of IPv6.
 type Key = (Arc<str>, bool);
 
+/// A way with its probes.
 #[derive(Debug)]
 struct Entry {
     target: Target,
+    /// When this process chose the way.
     since: Instant,
-    /// `None` if the way is not probed.
+    /// The state of its probes. `None` if the way is not probed.
     path: Option<Path>,
     /// The nonces of the round's probes.
     nonces: Vec<u64>,
@@ -68,8 +70,10 @@ struct Entry {
 /// A probe that was sent in the present round.
 #[derive(Debug)]
 struct Sent {
+    /// The way that it tests.
     key: Key,
     probe: Probe,
+    /// When it was sent.
     at: Instant,
 }
 
@@ -92,27 +96,32 @@ struct Known {
 /// The ways to all other nodes.
 #[derive(Debug)]
 pub(in crate::remote_nodes) struct Paths {
-    /// `None` if probes are off.
+    /// The settings of probes. `None` if they are off.
     settings: Option<Probing>,
     /// The tunnel's UDP port.
     tunnel_port: u16,
+    /// The ways, by node and family.
     entries: BTreeMap<Key, Entry>,
     /// Number of ways that are probed.
     probed: u32,
+    /// The addresses of other nodes, whose probes are answered.
     known: BTreeMap<IpAddr, Known>,
     /// The index of the tunnel's interface, and the inner addresses of nodes to which it leads. 0 without a tunnel.
     tunnel: (u32, BTreeSet<IpAddr>),
-    /// The way that was probed last.
+    /// The way that was probed last. `None` before the first.
     last: Option<Key>,
+    /// The probes of each way's present round that are not answered, by nonce.
     sent: HashMap<u64, Sent>,
     /// The secret of the nonces, and the number of nonces drawn.
     nonces: (RandomState, u64),
+    /// The round trips of small probes, in seconds.
     round_trips: Histogram,
     /// Log lines about faults that began (true) or ended (false).
     told: Vec<(bool, String)>,
 }
 
 impl Paths {
+    /// Returns no ways. `settings` is `None` if probes are off.
     pub(in crate::remote_nodes) fn new(settings: Option<Probing>, tunnel_port: u16) -> Self {
         Self {
             settings,
@@ -165,6 +174,13 @@ impl Paths {
         self.tunnel = (tunnel, tunneled);
         let entries = &self.entries;
         self.sent.retain(|nonce, sent| entries.get(&sent.key).is_some_and(|entry| entry.nonces.contains(nonce)));
+    }
+
+    /// Ends the probes. Status then reports no way as proven.
+    pub(in crate::remote_nodes) fn turn_off(&mut self) {
+        self.settings = None;
+        self.probed = 0;
+        self.entries.values_mut().for_each(|entry| entry.path = None);
     }
 
     /// Returns the time between two rounds, so that each way has one in an interval. `None` if there is no way to probe.
@@ -298,6 +314,7 @@ impl Paths {
     }
 }
 
+/// Returns the result of a way's probes.
 fn state(entry: &Entry) -> WayState {
     match (&entry.target.via, &entry.path) {
         (Via::Nowhere(_), _) => WayState::Broken,
@@ -308,6 +325,7 @@ fn state(entry: &Entry) -> WayState {
     }
 }
 
+/// Returns a way as the admin socket reports it.
 fn row((node, is_v6): &Key, entry: &Entry) -> NodeWayRow {
     let Entry { target, since, path, .. } = entry;
     let proof = path.as_ref().and_then(Path::proof);

@@ -1,6 +1,6 @@
 //! The kernel's interface to tc programs: `struct __sk_buff`, helper functions, return codes.
 
-use super::super::flow_headers::Place;
+use super::super::flow_place::Place;
 use super::super::flow_stack::{CONTEXT, DATA, DATA_END};
 use super::super::instruction::Assembler;
 use super::super::instruction::Width::Word;

@@ -21,11 +21,11 @@
 //! **Invariant.** Epochs and MAC addresses are checked as always, so the program forwards only what the last process allowed. It makes no
 //! new flows: a SYN always goes to the workers.
 
-use super::super::flow_headers::Place::{
-    self, Ended, Ending, Leased, Miss, Opposite, Recorded, Timed, TranslatedPeer, Unleased,
-};
 use super::super::flow_headers::{FIN, RST};
 use super::super::flow_layout::{action, cells, key, value};
+use super::super::flow_place::Place::{
+    self, Ended, Ending, Leased, Miss, Opposite, Recorded, Timed, TranslatedPeer, Unleased,
+};
 use super::super::flow_stack::{CONTROL, IS_TRANSLATED, KEY, NOW, PEER_KEY, SCRATCH, STACK, VALUE};
 use super::super::flow_steps::look_up;
 use super::super::flow_table::FlowTable;

@@ -20,8 +20,8 @@
 //! transport's and the header's. IPv6 has only one, so the program adds the change again. (`BPF_F_IPV6` of Linux 6.16 does the same;
 //! earlier kernels refuse it.) In a datagram without a checksum, nothing compensates the ports' change.
 
-use super::super::flow_headers::Place::{self, Drop, Finished, WithoutChecksum};
 use super::super::flow_layout::value;
+use super::super::flow_place::Place::{self, Drop, Finished, WithoutChecksum};
 use super::super::flow_stack::{CONTEXT, JUMBO, STACK, VALUE};
 use super::super::flow_translation::{load_checksum, load_version};
 use super::super::instruction::Operation::{Add, Or};

@@ -18,8 +18,8 @@
 //!
 //! Only the node's kernel sends there. Packets of workers and of cached flows enter the pod at the veth's other end.
 
-use super::super::flow_headers::Place::{self, Drop, End, Known};
 use super::super::flow_layout::{cells, traffic};
+use super::super::flow_place::Place::{self, Drop, End, Known};
 use super::super::flow_stack::{CONTEXT, STACK};
 use super::super::flow_steps::look_up;
 use super::super::flow_table::FlowTable;

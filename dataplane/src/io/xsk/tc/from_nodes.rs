@@ -24,35 +24,34 @@
 //! **Invariant.** The kernel's connection tracking sees both directions of a TCP connection from its beginning, or neither of them. It would
 //! call packets invalid of which it saw only one direction, and kube-proxy drops those.
 
-use super::super::flow_headers::Place::{
-    self, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, Leased, Limited, Miss,
-    Pass, Recent, ToWorker, Unleased, Unlimited,
-};
-use super::super::flow_headers::{ETHERNET, Extent, SYN, clear_key, parse, rewrite};
+use super::super::flow_headers::{ETHERNET, SYN};
 use super::super::flow_layout::{cells, key, traffic};
-use super::super::flow_stack::{
-    ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, DATA_END, HOP_KEY, IS_KNOWN, KEY, SEQUENCE, SLOT, STACK, VALUE, WAY,
+use super::super::flow_place::Place::{
+    self, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, Limited, Miss, Pass,
+    Recent, ToWorker, Unlimited,
 };
-use super::super::flow_steps::{begin, check_lease, count, find};
+use super::super::flow_stack::{
+    ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, DATA_END, HOP_KEY, IS_KNOWN, KEY, SLOT, STACK,
+};
+use super::super::flow_steps::find;
 use super::super::flow_table::FlowTable;
-use super::super::flow_translation::translate;
 use super::super::instruction::Operation::{Add, ShiftRight};
 use super::super::instruction::Test::{Differs, Equal, Greater};
 use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{NEXT, SHOT, context, load_ends};
-use super::ingress::{adjust_checksum, count_drop, count_segments, find_headers, find_way, fit, hand_over};
+use super::ingress::{count_drop, forward, read_packet};
 use super::next_hops::{hop, kind};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
-use super::{away, checksum, handshake, how, renewal, to_nodes};
+use super::{how, to_nodes};
 
-/// The kind of interface at which the program runs.
+/// Where packets of other nodes arrive. It decides how the program checks a packet's source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entrance {
-    /// A link. It must be that of the source's next hop.
+    /// At a link. The source must belong to a node whose next hop is over this link.
     Link,
-    /// The tunnel, behind its guard.
+    /// At the tunnel, behind its guard. The source must belong to any other node, as the guard has compared it with the sender.
     Tunnel,
 }
 
@@ -61,34 +60,16 @@ pub(super) fn instructions(table: &FlowTable, hops: &Map, entrance: Entrance) ->
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
     find_port(&mut program, table);
-    count_segments(&mut program);
-    program.load(Word, 2, STACK, SLOT);
-    clear_key(&mut program, 2);
-    program.store(Double, STACK, 1, SEQUENCE);
+    program.push([Instruction::set(1, 0)]);
     program.store(Double, STACK, 1, IS_KNOWN);
-    find_headers(&mut program);
-    parse(&mut program, Extent::Context { len: context::LEN, gso_size: context::GSO_SIZE });
+    read_packet(&mut program);
     find(&mut program, table, |program| {
         find_hop(program, hops, KEY + key::SOURCE, [FindSourceV6, FindSource]);
         check_source(program, entrance);
         program.push([Instruction::set(1, 1)]);
         program.store(Double, STACK, 1, IS_KNOWN);
     });
-    away::record_end(&mut program, table);
-    fit(&mut program);
-    handshake::answer(&mut program, table);
-    begin(&mut program, table, Unleased);
-    check_lease(&mut program, Unleased);
-    handshake::finish(&mut program, table);
-    away::pass_unleased(&mut program, table);
-    program.place(Leased);
-    find_way(&mut program, table);
-    set_addresses(&mut program, table);
-    renewal::ask(&mut program, table);
-    count(&mut program, table);
-    translate(&mut program, checksum::change);
-    rewrite(&mut program, VALUE, adjust_checksum);
-    hand_over(&mut program, hops, WAY);
+    forward(&mut program, table, hops, |program| set_addresses(program, table));
     program.place(Miss);
     open(&mut program, hops, entrance);
     program.place(ToWorker);
@@ -112,12 +93,11 @@ pub(super) fn instructions(table: &FlowTable, hops: &Map, entrance: Entrance) ->
     program.finish()
 }
 
-/// Stores the slot of the port to other nodes. Jumps to `Pass` if it is not open, and for packets that are not to this host or have a VLAN tag.
+/// Stores the slot of the port to other nodes. Jumps to `Pass` if it is not open, and for packets that are not to this host.
 fn find_port(program: &mut Assembler<Place>, table: &FlowTable) {
-    for field in [context::PKT_TYPE, context::VLAN_PRESENT] {
-        program.load(Word, 1, CONTEXT, field);
-        program.jump_if(1, Differs, 0, Pass);
-    }
+    // 0 is `PACKET_HOST`.
+    program.load(Word, 1, CONTEXT, context::PKT_TYPE);
+    program.jump_if(1, Differs, 0, Pass);
     program.push(Instruction::value(1, &table.cells, cells::NODES_SLOT));
     program.load(Word, 1, 1, 0);
     program.jump_if(1, Equal, 0, Pass);

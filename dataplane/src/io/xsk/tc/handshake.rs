@@ -22,9 +22,9 @@
 //! ([`NEAR`]). It does not verify checksums, as the receiver does. A SYN-ACK with a wrong checksum is repeated, and the
 //! record holds the latest one.
 
-use super::super::flow_headers::Place::{self, FromInitiator, Leased, Miss, NoAnswer, Numbered, Open, Unleased};
 use super::super::flow_headers::{FIN, RST, SYN};
 use super::super::flow_layout::{action, handshake, value};
+use super::super::flow_place::Place::{self, FromInitiator, Leased, Miss, NoAnswer, Numbered, Open, Unleased};
 use super::super::flow_stack::{ACKNOWLEDGEMENT, CONTROL, SCRATCH, SEQUENCE, STACK, VALUE};
 use super::super::flow_steps::record;
 use super::super::flow_table::FlowTable;

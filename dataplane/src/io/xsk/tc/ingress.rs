@@ -33,12 +33,12 @@
 //! the link after the kernel's notification of the move. A program cannot read its namespace:
 //! `bpf_get_netns_cookie` returns that of the packet's socket, and helpers that look an interface up are restricted to GPL programs.
 
-use super::super::flow_headers::Place::{
+use super::super::flow_headers::{Extent, SHORTEST, clear_key, parse, rewrite};
+use super::super::flow_layout::{cells, traffic, value};
+use super::super::flow_place::Place::{
     self, Closed, Compare, Drop, End, Leased, Limited, Linear, Miss, Peer, Recent, Segments, ToNodes, Unleased,
     Unlimited,
 };
-use super::super::flow_headers::{Extent, SHORTEST, clear_key, parse, rewrite};
-use super::super::flow_layout::{cells, traffic, value};
 use super::super::flow_stack::{
     CONTEXT, DATA, DATA_END, HEADERS, LENGTH, PACKETS, SCRATCH, SEQUENCE, SLOT, STACK, VALUE, WAY,
 };
@@ -62,30 +62,10 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map, hops: &Map) -> Vec<In
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
     find_port(&mut program, ports);
-    count_segments(&mut program);
-    program.load(Word, 2, STACK, SLOT);
-    clear_key(&mut program, 2);
-    program.store(Double, STACK, 1, SEQUENCE);
-    program.load(Word, 1, CONTEXT, context::VLAN_PRESENT);
-    program.jump_if(1, Differs, 0, Miss);
-    find_headers(&mut program);
-    parse(&mut program, Extent::Context { len: context::LEN, gso_size: context::GSO_SIZE });
+    read_packet(&mut program);
     find(&mut program, table, |_| {});
     check_addresses(&mut program);
-    away::record_end(&mut program, table);
-    fit(&mut program);
-    handshake::answer(&mut program, table);
-    begin(&mut program, table, Unleased);
-    check_lease(&mut program, Unleased);
-    handshake::finish(&mut program, table);
-    away::pass_unleased(&mut program, table);
-    program.place(Leased);
-    find_way(&mut program, table);
-    renewal::ask(&mut program, table);
-    count(&mut program, table);
-    translate(&mut program, checksum::change);
-    rewrite(&mut program, VALUE, adjust_checksum);
-    hand_over(&mut program, hops, WAY);
+    forward(&mut program, table, hops, |_| {});
     program.place(Miss);
     limit(&mut program, table, Limited, [Recent, Unlimited]);
     choose_worker(&mut program, table);
@@ -115,8 +95,45 @@ fn find_port(program: &mut Assembler<Place>, ports: &Map) {
     program.store(Double, STACK, 1, SLOT);
 }
 
+/// Parses the packet into the key of a flow from the slot on the stack. Jumps to `Miss` if no flow has such packets.
+pub(super) fn read_packet(program: &mut Assembler<Place>) {
+    count_segments(program);
+    program.load(Word, 2, STACK, SLOT);
+    clear_key(program, 2);
+    program.store(Double, STACK, 1, SEQUENCE);
+    program.load(Word, 1, CONTEXT, context::VLAN_PRESENT);
+    program.jump_if(1, Differs, 0, Miss);
+    find_headers(program);
+    parse(program, Extent::Context { len: context::LEN, gso_size: context::GSO_SIZE });
+}
+
+/// Forwards the packet in the flow on the stack. Jumps to `Miss` if a worker must see it. `prepare` emits additional steps that change a packet
+/// which will be forwarded, before a copy of it may go to a worker.
+pub(super) fn forward(
+    program: &mut Assembler<Place>,
+    table: &FlowTable,
+    hops: &Map,
+    prepare: impl FnOnce(&mut Assembler<Place>),
+) {
+    away::record_end(program, table);
+    fit(program);
+    handshake::answer(program, table);
+    begin(program, table, Unleased);
+    check_lease(program, Unleased);
+    handshake::finish(program, table);
+    away::pass_unleased(program, table);
+    program.place(Leased);
+    find_way(program, table);
+    prepare(program);
+    renewal::ask(program, table);
+    count(program, table);
+    translate(program, checksum::change);
+    rewrite(program, VALUE, adjust_checksum);
+    hand_over(program, hops, WAY);
+}
+
 /// Stores the number of packets that this packet has on a wire.
-pub(super) fn count_segments(program: &mut Assembler<Place>) {
+fn count_segments(program: &mut Assembler<Place>) {
     program.load(Word, 1, CONTEXT, context::GSO_SEGS);
     program.jump_if(1, Differs, 0, Segments);
     program.push([Instruction::set(1, 1)]);
@@ -125,7 +142,7 @@ pub(super) fn count_segments(program: &mut Assembler<Place>) {
 }
 
 /// Loads the ends of the packet's linear part, after pulling headers into it.
-pub(super) fn find_headers(program: &mut Assembler<Place>) {
+fn find_headers(program: &mut Assembler<Place>) {
     load_ends(program);
     program.push([Instruction::copy(2, DATA)]);
     program.apply(Add, 2, SHORTEST);
@@ -141,7 +158,7 @@ pub(super) fn find_headers(program: &mut Assembler<Place>) {
 }
 
 /// Jumps to `Miss` unless the egress port can send the packet, or each of its segments. The worker refuses longer packets.
-pub(super) fn fit(program: &mut Assembler<Place>) {
+fn fit(program: &mut Assembler<Place>) {
     program.load(Word, 1, CONTEXT, context::LEN);
     program.store(Double, STACK, 1, LENGTH);
     load_length(program, Compare);
@@ -160,7 +177,7 @@ fn load_length(program: &mut Assembler<Place>, loaded: Place) {
 }
 
 /// Stores the flow's egress interface and `how`. Jumps to `Miss` if the egress port is closed.
-pub(super) fn find_way(program: &mut Assembler<Place>, table: &FlowTable) {
+fn find_way(program: &mut Assembler<Place>, table: &FlowTable) {
     program.load(Word, 2, STACK, VALUE + value::OUT);
     slot_cell(program, table);
     program.load(Double, 2, 1, cells::WAY);
@@ -171,7 +188,7 @@ pub(super) fn find_way(program: &mut Assembler<Place>, table: &FlowTable) {
 
 /// Updates the sum over the whole packet that some network cards provide (`CHECKSUM_COMPLETE`). An IPv6 header has no checksum to
 /// compensate a changed hop limit. Decrementing a word's lower byte equals adding 0xfffe.
-pub(super) fn adjust_checksum(program: &mut Assembler<Place>) {
+fn adjust_checksum(program: &mut Assembler<Place>) {
     program.push([
         Instruction::copy(1, CONTEXT),
         Instruction::set(2, i32::from(0xfffe_u16.to_be())),
@@ -180,7 +197,7 @@ pub(super) fn adjust_checksum(program: &mut Assembler<Place>) {
 }
 
 /// Redirects a flow's packet to the interface and `how` at this stack offset.
-pub(super) fn hand_over(program: &mut Assembler<Place>, hops: &Map, way: i16) {
+fn hand_over(program: &mut Assembler<Place>, hops: &Map, way: i16) {
     redirect(program, way);
     to_nodes::send(program, hops, way, false, |program| load_length(program, Place::Sized));
 }

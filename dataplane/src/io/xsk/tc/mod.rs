@@ -44,12 +44,13 @@ mod ingress;
 mod next_hops;
 mod paths;
 mod pins;
+mod remains;
 mod renewal;
 mod slow_path;
 mod to_nodes;
 mod trunk;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -64,9 +65,9 @@ pub(super) use filter::Filter;
 pub use heartbeat::Absence;
 pub use next_hops::NodeHop;
 pub use pins::has_another_layout;
+use remains::remove_filters;
+pub use remains::{remove_node_programs, remove_tc_datapath};
 pub use trunk::{claim as claim_trunk, claimant as trunk_claimant, is_claimed as is_trunk_claimed};
-
-use ipnet::IpNet;
 
 use super::bpf::{self, Hook};
 use super::error::XskError;
@@ -327,32 +328,6 @@ impl TcDatapath {
         self.table.cell(offset).store(way, Ordering::SeqCst);
     }
 
-    /// Stores the slot of the port to other nodes. 0 closes it.
-    fn set_nodes_slot(&self, slot: FlowSlot) {
-        self.table.half_cell(cells::NODES_SLOT).store(slot.0.into(), Ordering::SeqCst);
-    }
-
-    /// Stores the MAC addresses of frames from the node's kernel to the host port, destination first.
-    fn set_nodes_addresses(&self, addresses: [u8; 12]) {
-        let [first @ .., a, b, c, d] = addresses;
-        self.table.cell(cells::NODES_ADDRESSES).store(u64::from_ne_bytes(first), Ordering::SeqCst);
-        self.table.half_cell(cells::NODES_ADDRESSES + 8).store(u32::from_ne_bytes([a, b, c, d]), Ordering::SeqCst);
-    }
-
-    /// Replaces the ways to the pods of other nodes, past the node's network stack. `own` are the networks of this node's pods, and `tunnel` is
-    /// the index of the tunnel's interface. Attaches programs to the links of the next hops and to the tunnel, behind its guard.
-    ///
-    /// # Errors
-    /// If there are more than 32,768 networks, or the kernel refuses. The node's kernel then forwards what the programs do not.
-    pub fn lead_to_nodes(
-        &self,
-        own: &[IpNet],
-        others: &BTreeMap<IpNet, NodeHop>,
-        tunnel: Option<u32>,
-    ) -> io::Result<()> {
-        self.paths.replace(own, others, tunnel)
-    }
-
     fn has_way(&self, slot: FlowSlot) -> bool {
         let offset = cells::SLOT + i32::from(slot.0) * cells::SLOT_LEN + i32::from(cells::HOW);
         self.table.half_cell(offset).load(Ordering::SeqCst) != how::CLOSED
@@ -385,38 +360,6 @@ impl fmt::Debug for TcDatapath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TcDatapath").field("trunk", &self.trunk.first()).finish_non_exhaustive()
     }
-}
-
-/// Removes all remains of vswitches in the calling thread's network namespace: links and maps below `pins`, filters, and the trunk. Returns
-/// whether it removed any.
-///
-/// # Errors
-/// [`XskError`] if a vswitch runs in the namespace, or the kernel refuses.
-pub fn remove_tc_datapath(trunk: &[String; 2], pins: Option<&Path>) -> Result<bool, XskError> {
-    let failed = |operation| move |source| XskError::system(&trunk[0], operation, source);
-    let _claim = trunk::claim(&trunk[0])?;
-    let links = pins.map_or(Ok(0), Pins::remove_all).map_err(failed("remove pinned links and maps"))?;
-    let filters = remove_filters(&[]).and_then(|ports| Ok(ports + paths::remove_left(Filter::detach)?));
-    let filters = filters.map_err(failed("ask for the interfaces"))?;
-    let had_trunk = trunk::remove(&trunk[0])?;
-    Ok(links + filters > 0 || had_trunk)
-}
-
-/// Removes the programs of previous processes at the links and the tunnel that lead to other nodes, in the calling thread's network namespace.
-/// The node's kernel then gets the packets. Leaves the queueing disciplines, as the interfaces stay in use. Returns the number of programs.
-///
-/// # Errors
-/// If the interfaces cannot be listed.
-pub fn remove_node_programs() -> io::Result<usize> {
-    paths::remove_left(Filter::detach_alone)
-}
-
-/// Removes filters of previous processes from all interfaces of the calling thread's network namespace, except those with program ids in
-/// `own`. Returns their number.
-fn remove_filters(own: &[u32]) -> io::Result<usize> {
-    let links = super::links()?;
-    let hooks = links.iter().flat_map(|link| [Hook::TcIngress, Hook::TcEgress].map(|hook| (hook, link.index)));
-    Ok(hooks.filter(|&(hook, interface)| filter::remove_left(hook, interface, name_of(hook), own)).count())
 }
 
 /// Returns the slots of the open interfaces in the map, by interface index.

@@ -175,8 +175,8 @@ impl NextHops {
     /// Replaces the next hops. `own` are the networks of this node's pods; `others` are those of other nodes, with the way to each.
     ///
     /// # Errors
-    /// If the trie is full, or the kernel refuses. Obsolete next hops are removed first. After an error, some obsolete ones may remain, and some
-    /// new ones may be missing.
+    /// The kernel's error, for example if the trie is full. The method stops at the first one. It removes obsolete next hops before it adds new
+    /// ones, so that either some obsolete ones remain or some new ones are missing.
     pub(super) fn replace(&mut self, own: &[IpNet], others: &BTreeMap<IpNet, NodeHop>) -> io::Result<()> {
         let mut here = [0; hop::LEN];
         here[..4].copy_from_slice(&kind::OWN.to_ne_bytes());

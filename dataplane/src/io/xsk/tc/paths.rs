@@ -4,14 +4,18 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ipnet::IpNet;
 
+use super::TcDatapath;
 use super::filter::{self, Filter};
 use super::from_nodes::{self, Entrance};
 use super::next_hops::{NextHops, NodeHop};
+use crate::io::FlowSlot;
 use crate::io::xsk::bpf::{self, Hook};
+use crate::io::xsk::flow_layout::cells;
 use crate::io::xsk::flow_table::FlowTable;
 use crate::io::xsk::links;
 
@@ -100,6 +104,34 @@ impl Paths {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every change is atomic with respect to panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TcDatapath {
+    /// Stores the slot of the port to other nodes. 0 closes it.
+    pub(super) fn set_nodes_slot(&self, slot: FlowSlot) {
+        self.table.half_cell(cells::NODES_SLOT).store(slot.0.into(), Ordering::SeqCst);
+    }
+
+    /// Stores the MAC addresses of frames from the node's kernel to the host port, destination first.
+    pub(super) fn set_nodes_addresses(&self, addresses: [u8; 12]) {
+        let [first @ .., a, b, c, d] = addresses;
+        self.table.cell(cells::NODES_ADDRESSES).store(u64::from_ne_bytes(first), Ordering::SeqCst);
+        self.table.half_cell(cells::NODES_ADDRESSES + 8).store(u32::from_ne_bytes([a, b, c, d]), Ordering::SeqCst);
+    }
+
+    /// Replaces the ways to the pods of other nodes, past the node's network stack. `own` are the networks of this node's pods, and `tunnel` is
+    /// the index of the tunnel's interface. Attaches programs to the links of the next hops and to the tunnel, behind its guard.
+    ///
+    /// # Errors
+    /// If there are more than 32,768 networks, or the kernel refuses. The node's kernel then forwards what the programs do not.
+    pub fn lead_to_nodes(
+        &self,
+        own: &[IpNet],
+        others: &BTreeMap<IpNet, NodeHop>,
+        tunnel: Option<u32>,
+    ) -> io::Result<()> {
+        self.paths.replace(own, others, tunnel)
     }
 }
 

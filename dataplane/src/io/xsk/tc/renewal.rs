@@ -20,9 +20,9 @@
 //! Cost: the tag is metadata, so the packet is not moved. The trunk segments a copy of 64 KiB before the program continues. The port's slow
 //! path limit counts all these segments, as for a miss.
 
-use super::super::flow_headers::Place::{self, CopyRecent, CopyUnlimited, Counted, Drop, Uncounted, WithoutTag};
 use super::super::flow_headers::{SHORTEST, need};
 use super::super::flow_layout::{cells, value};
+use super::super::flow_place::Place::{self, CopyRecent, CopyUnlimited, Counted, Drop, Uncounted, WithoutTag};
 use super::super::flow_stack::{CONTEXT, DATA, KEY, NOW, STACK, VALUE, WAY};
 use super::super::flow_steps::look_up;
 use super::super::flow_table::FlowTable;

@@ -1,7 +1,7 @@
 //! Program steps that send a packet to a worker: the port's limit, the worker's queue, the trunk.
 
-use super::super::flow_headers::Place::{self, Drop, End};
 use super::super::flow_layout::{cells, key};
+use super::super::flow_place::Place::{self, Drop, End};
 use super::super::flow_stack::{CONTEXT, DATA, KEY, PACKETS, SCRATCH, SLOT, STACK};
 use super::super::flow_steps::ask_time;
 use super::super::flow_table::FlowTable;

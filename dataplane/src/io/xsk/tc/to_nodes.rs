@@ -13,10 +13,10 @@
 //! Only TCP and UDP take this way. The replies to other packets pass the node's kernel, whose connection tracking must see both directions
 //! of them: an echo reply without its request is invalid there.
 
-use super::super::flow_headers::Place::{
+use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6};
+use super::super::flow_place::Place::{
     self, End, FindHop, HasHeader, Indirect, ToNodes, ToNodesV6, Transport, TransportV6, Tunneled,
 };
-use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6};
 use super::super::flow_stack::{AT, CONTEXT, DATA, DATA_END, HOP_KEY, STACK};
 use super::super::flow_steps::look_up;
 use super::super::instruction::Operation::Add;

@@ -102,6 +102,42 @@ fn connections_between_pods_of_two_nodes_pass_the_nodes_stacks_by() {
     cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
 }
 
+/// Returns the number of packets that have passed the tunnel's device: from other nodes, and to them.
+fn through_device(node: &Netns) -> [u64; 2] {
+    [1, 9].map(|column| node.statistic("bh-vxlan", column))
+}
+
+#[test]
+fn known_flows_pass_the_tunnels_device_by_with_each_version_of_ip() {
+    require!("python3", "ss");
+    only_with_tc!();
+    // With outer headers of the pods' version, and of the other one, for nodes without an address of the pods' version.
+    for unlisted in ["none", "fd00:18::", "172.18."] {
+        let mut cluster = Cluster::new(1500, "");
+        cluster.labs.iter_mut().for_each(|lab| lab.unlisted = unlisted);
+        cluster.tell_nodes();
+        cluster.labs.iter_mut().for_each(|lab| lab.start(""));
+        let [one, two, _] = &cluster.labs;
+        let to = one.get("p1");
+        let _server = serve(to, 7070);
+        for address in [&to.v4, &to.v6] {
+            let mut client = client(&two.get("p2").netns, "tcp", address, 7070);
+            eventually("the programs forward the flow", || {
+                let before = [one, two].map(|lab| through_device(&lab.node));
+                assert_eq!(client.say("200"), "200");
+                let after = [one, two].map(|lab| through_device(&lab.node));
+                let passed = [0, 1].map(|node| [0, 1].map(|way| after[node][way] - before[node][way]));
+                println!("TCP to {address}: {passed:?}");
+                // The device adds outer headers of IPv6.
+                let is_v6 = unlisted == "172.18." || (unlisted == "none" && address.contains(':'));
+                let sent = passed.map(|[_, sent]| sent);
+                passed.iter().all(|&[received, _]| received <= 20) && (is_v6 || sent.iter().all(|&sent| sent <= 20))
+            });
+        }
+        cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
+    }
+}
+
 #[test]
 fn connections_between_nodes_go_on_while_a_vswitch_is_away_and_with_the_next_process() {
     require!("python3", "ss");

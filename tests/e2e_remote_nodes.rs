@@ -7,7 +7,7 @@
 //! ```
 
 use crate::cni::{Runtime, Sandbox};
-use crate::lab::netns::{Netns, eventually, eventually_within};
+use crate::lab::netns::{Dialogue, Netns, Running, eventually, eventually_within};
 use crate::lab::{Dump, Lab, Options, policy, veth};
 use crate::require;
 
@@ -60,11 +60,17 @@ impl Cluster {
         }
         router.ip("route add 172.18.0.12/31 dev lan");
         router.ip("-6 route add fd00:18::12/127 dev lan");
+        let mut cluster = Self { router, labs };
+        cluster.tell_nodes();
+        cluster
+    }
+
+    /// Adds the objects of the other nodes to each node's state.
+    pub(crate) fn tell_nodes(&mut self) {
         for at in 0..3 {
-            let others = (0..3).filter(|&other| other != at).map(|other| labs[other].objects());
-            labs[at].more_state = others.collect();
+            let others = (0..3).filter(|&other| other != at).map(|other| self.labs[other].objects());
+            self.labs[at].more_state = others.collect();
         }
-        Self { router, labs }
     }
 
     /// Creates the nodes and starts their vswitches.
@@ -146,10 +152,10 @@ fn pods_and_nodes_reach_each_other_by_a_route_on_the_link_and_by_the_tunnel_else
     cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
 }
 
-/// Sends UDP datagrams of VXLAN, each with an inner packet from an address of `sources` to `to`, port 9999.
+/// Sends UDP datagrams of VXLAN, each with an inner packet from an address of `sources` to `to`, port 9999. `tos` is the outer type of service.
 const INJECT: &str = "
 import socket, struct, sys
-node, vni, to, count, sources = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5:]
+node, vni, to, count, tos, sources = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), sys.argv[6:]
 def packet(source):
     if ':' in source:
         pack = lambda address: socket.inet_pton(socket.AF_INET6, address)
@@ -164,14 +170,20 @@ def packet(source):
 header = struct.pack('!II', 8 << 24, vni << 8)
 packets = [header + packet(source) for source in sources]
 out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+out.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
 for at in range(count):
     out.sendto(packets[at % len(packets)], (node, 4789))
 ";
 
 /// Sends datagrams of [`INJECT`] to node 1's pod. `from` is the sender's namespace.
 fn inject(from: &Netns, vni: u32, to: &str, count: usize, sources: &[&str]) {
-    let number = (vni.to_string(), count.to_string());
-    let words = [&["-c", INJECT, "172.18.0.11", &number.0, to, &number.1], sources].concat();
+    inject_marked(from, [vni, 0], to, count, sources);
+}
+
+/// Like [`inject`], with the outer type of service after the network identifier.
+fn inject_marked(from: &Netns, [vni, tos]: [u32; 2], to: &str, count: usize, sources: &[&str]) {
+    let [vni, count, tos] = [vni.to_string(), count.to_string(), tos.to_string()];
+    let words = [&["-c", INJECT, "172.18.0.11", &vni, to, &count, &tos], sources].concat();
     let output = from.command("python3", &words).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -222,6 +234,81 @@ fn packets_of_the_tunnel_are_taken_from_the_node_that_owns_the_inner_source_alon
     // Five bursts; pods' datagrams do not leave their node. A busy machine loses some before the guard.
     let dropped: usize = dropped.unwrap().0.parse().unwrap();
     assert!((EACH..=5 * EACH).contains(&dropped), "{status}");
+    labs.iter_mut().for_each(|lab| drop(lab.stop()));
+}
+
+/// Exchanges datagrams with an address, from port 9999 to port 1. Each line that it reads is a number of requests; it prints how many were
+/// answered, and how many datagrams without payload have arrived.
+const KNOWN: &str = "
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('', 9999))
+s.connect((sys.argv[1], 1))
+foreign = 0
+for line in sys.stdin:
+    answered = 0
+    for at in range(int(line)):
+        s.settimeout(1)
+        s.send(b'%d' % at)
+        try:
+            while (got := s.recv(100)) != b'%d' % at:
+                foreign += not got
+            answered += 1
+        except OSError:
+            pass
+    s.settimeout(0.3)
+    try:
+        while True:
+            foreign += not s.recv(100)
+    except OSError:
+        pass
+    print(answered, foreign, flush=True)
+";
+
+/// Answers each datagram at port 1 with its payload.
+const ECHO: &str = "
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('', 1))
+while True:
+    data, peer = s.recvfrom(100)
+    s.sendto(data, peer)
+";
+
+#[test]
+fn a_known_flow_takes_packets_from_the_node_that_owns_its_source_alone() {
+    require!("python3", "ss");
+    only_with_tc!();
+    let mut cluster = Cluster::started("");
+    let Cluster { router, labs } = &mut cluster;
+    let [one, two, three] = &*labs;
+    let (pod, other) = (one.get("p1"), two.get("p2"));
+    let _echo = Running::start(&mut other.netns.command("python3", &["-c", ECHO]));
+    eventually("the server listens", || other.netns.exec("ss -Hulpn").contains(":1 "));
+    let mut client = Dialogue::start(&pod.netns, KNOWN, &other.v4);
+    eventually("the flow's answers pass the tunnel's device by", || {
+        let before = one.node.statistic("bh-vxlan", 1);
+        client.say("100") == "100 0" && one.node.statistic("bh-vxlan", 1) - before <= 10
+    });
+    let sources = [&*other.v4];
+    let dropped = || {
+        let (_, status) = one.ask(&["status"]);
+        let line = status.lines().find_map(|line| line.trim().split_once(" packets from the tunnel dropped"));
+        line.map_or(0, |(count, _)| count.parse::<usize>().unwrap())
+    };
+    for (netns, vni, what) in
+        [(&*router, 1, "an outsider"), (&three.node, 1, "another node"), (&two.node, 2, "the node in another network")]
+    {
+        let before = dropped();
+        inject(netns, vni, &pod.v4, 1000, &sources);
+        eventually(what, || dropped() > before);
+        assert_eq!(client.say("10"), "10 0", "from {what}");
+    }
+    // RFC 6040 §4.2: a congestion mark on a packet of somebody who ignores them is lost with the packet. Only the tunnel's device knows that.
+    inject_marked(&two.node, [1, 3], &pod.v4, 100, &sources);
+    assert_eq!(client.say("10"), "10 0", "with a congestion mark");
+    inject(&two.node, 1, &pod.v4, 10, &sources);
+    assert_eq!(client.say("10"), "10 10", "from the node that owns the source");
     labs.iter_mut().for_each(|lab| drop(lab.stop()));
 }
 

@@ -35,8 +35,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::io::{
-    self, MAIN_TABLE, OwnRoute, RouteRefused, TcDatapath, Tunnel, TunnelConfig, TunnelPeer, Watched, own_routes,
-    remove_tunnel, replace_routes,
+    self, MAIN_TABLE, OwnRoute, RouteRefused, TcDatapath, Tunnel, TunnelConfig, TunnelEnd, TunnelPeer, Watched,
+    own_routes, remove_tunnel, replace_routes,
 };
 use crossbeam_channel::{Receiver, never};
 use ipnet::IpNet;
@@ -257,8 +257,9 @@ impl RemoteNodes {
             }
         }
         let interface = tunnel.ok().copied().flatten();
-        let device = interface.map(|interface| (interface, self.settings.vni));
-        let mut wanted = plan.routes(device, &own.sources);
+        let Encapsulation { port, vni, .. } = self.settings;
+        let end = interface.map(|interface| TunnelEnd { interface, port, vni });
+        let mut wanted = plan.routes(end, &own.sources);
         if tunnel.is_err() {
             let ways: BTreeSet<_> = wanted.iter().map(|route| (route.destination, route.table)).collect();
             let is_kept = |route: &&OwnRoute| {
@@ -271,13 +272,13 @@ impl RemoteNodes {
         wanted.retain(|route| !foreign.contains(&(route.destination, route.table, gateway(route))));
         let mut problems: Vec<String> = replace_routes(&known, &wanted).iter().map(explain).collect();
         if let Some(tc) = &self.tc {
-            let mut hops = plan.hops(device, &own.sources);
+            let mut hops = plan.hops(end, &own.sources);
             // The set is ordered, and `None` is the least gateway.
             let other = |network| foreign.range((network, MAIN_TABLE, None)..).next();
             hops.retain(|&network, _| {
                 other(network).is_none_or(|&(to, table, _)| (to, table) != (network, MAIN_TABLE))
             });
-            let led = tc.lead_to_nodes(&own.pods, &hops, interface);
+            let led = tc.lead_to_nodes(&own.pods, &hops, end);
             problems.extend(
                 led.err().map(|error| format!("the kernel's programs cannot take packets of other nodes: {error}")),
             );

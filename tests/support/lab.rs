@@ -115,6 +115,8 @@ pub struct Lab {
     pub annotations: String,
     /// Labels of the node, in the same form.
     pub node_labels: String,
+    /// The beginning of those of the node's addresses that its Node object does not list.
+    pub unlisted: &'static str,
     /// Objects of the state in addition to the node, its namespace and its pods.
     pub more_state: String,
     folder: PathBuf,
@@ -144,6 +146,7 @@ impl Lab {
             more_ports: String::new(),
             annotations: "{}".to_owned(),
             node_labels: "{}".to_owned(),
+            unlisted: "none",
             more_state: more,
             folder,
         }
@@ -269,12 +272,17 @@ impl Lab {
 
     /// Returns the node and its pods as Kubernetes objects, as YAML documents.
     pub fn objects(&self) -> String {
-        let (name, v4, v6, number) = (self.node_name(), self.node_v4(), self.node_v6(), self.options.node);
-        let labels = &self.node_labels;
+        let (name, number, labels) = (self.node_name(), self.options.node, &self.node_labels);
+        let addresses: Vec<String> = [self.node_v4(), self.node_v6()]
+            .into_iter()
+            .filter(|address| !address.starts_with(self.unlisted))
+            .map(|address| format!("{{type: InternalIP, address: '{address}'}}"))
+            .collect();
+        let addresses = addresses.join(", ");
         let mut text = format!(
             "---\napiVersion: v1\nkind: Node\nmetadata: {{name: {name}, labels: {labels}}}\n\
              spec: {{podCIDRs: [10.244.{number}.0/24, 'fd00:244:{number}::/64']}}\n\
-             status: {{addresses: [{{type: InternalIP, address: {v4}}}, {{type: InternalIP, address: '{v6}'}}]}}\n"
+             status: {{addresses: [{addresses}]}}\n"
         );
         for Pod { name: pod, labels, v4, v6, .. } in self.pods.iter().filter(|pod| !pod.hidden) {
             write!(

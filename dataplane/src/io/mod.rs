@@ -64,14 +64,15 @@ pub use xsk::Generator;
 pub use xsk::{
     Absence, Away, ChangeWatch, Datagram, DatagramSocket, Encapsulation, Firewall, FirewallDrop, FirewallHook,
     FirewallPacket, Frame, HostPair, HostRoute, Interface, InterfaceAddress, KernelFlowCache, KernelRoute, LinkEvent,
-    LinkFeatures, LinkInfo, LinkStatus, LinkWatch, MAIN_TABLE, MappedFile, NodeHop, OwnRoute, PORT_TABLE, PollSet,
-    QueueConfig, Reach, Refusal, RouteRefused, SlowPathLimit, TUNNEL_TABLE, TcAttachment, TcConfig, TcDatapath, TcHook,
-    TcProgram, TcpLimits, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, Umem, UmemError, Undelivered, Waker, Watched,
-    XdpMode, XskError, XskPort, addresses, claim_trunk, cores, default_route_interfaces, default_route_mtu,
-    has_another_layout, has_nft_rules, in_namespace, is_trunk_claimed, kernel_routes, links, network_namespace,
-    nft_chain_names, own_routes, poll, reach, remove_node_programs, remove_tc_datapath, remove_tunnel, replace_routes,
-    set_generic_receive_offload, set_link_up, set_transmit_checksum_offload, takes_xdp_frames, tc_programs,
-    transmit_checksum_offload, trunk_claimant, xdp_programs,
+    LinkFeatures, LinkInfo, LinkStatus, LinkWatch, MAIN_TABLE, MappedFile, NodeHop, Outer, OwnRoute, PORT_TABLE,
+    PollSet, QueueConfig, Reach, Refusal, RouteRefused, SlowPathLimit, TUNNEL_TABLE, TcAttachment, TcConfig,
+    TcDatapath, TcHook, TcProgram, TcpLimits, Tunnel, TunnelConfig, TunnelDrops, TunnelEnd, TunnelPeer, Umem,
+    UmemError, Undelivered, Waker, Watched, XdpMode, XskError, XskPort, addresses, claim_trunk, cores,
+    default_route_interfaces, default_route_mtu, has_another_layout, has_nft_rules, in_namespace, is_trunk_claimed,
+    kernel_routes, links, network_namespace, nft_chain_names, own_routes, poll, reach, remove_node_programs,
+    remove_tc_datapath, remove_tunnel, replace_routes, set_generic_receive_offload, set_link_up,
+    set_transmit_checksum_offload, takes_xdp_frames, tc_programs, transmit_checksum_offload, trunk_claimant,
+    xdp_programs,
 };
 #[cfg(target_os = "linux")]
 pub(crate) use xsk::{FileWords, map_file};

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_dataplane::io::{
-    Encapsulation, MAIN_TABLE, NodeHop, OwnRoute, PORT_TABLE, Reach, TUNNEL_TABLE, links, reach,
+    Encapsulation, MAIN_TABLE, NodeHop, Outer, OwnRoute, PORT_TABLE, Reach, TUNNEL_TABLE, TunnelEnd, links, reach,
 };
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -37,6 +37,8 @@ pub(super) enum Way {
         remote: IpAddr,
         /// The index of the interface over which the outer packets leave.
         interface: u32,
+        /// How the kernel's programs send them.
+        outer: Outer,
     },
 }
 
@@ -75,7 +77,7 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
             self.add_node(node, mode, &mut plan);
         }
         let left = |way: &NodeWay| match way.way {
-            Way::Tunnel { remote, interface } => {
+            Way::Tunnel { remote, interface, .. } => {
                 let overhead = if remote.is_ipv4() { OVERHEAD_V4 } else { OVERHEAD_V6 };
                 Some(self.mtu(interface).saturating_sub(overhead))
             }
@@ -142,18 +144,22 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
             EncapsulationMode::Auto | EncapsulationMode::Always => {}
         }
         let links = reached.iter().filter_map(|&(address, reach)| match reach {
-            Reach::Link(interface) | Reach::Router(interface) => Some((address, interface)),
+            Reach::Link(interface) => Some((address, interface, Outer::ToNeighbor)),
+            Reach::Router(interface) => Some((address, interface, Outer::ByRoute)),
             Reach::Local | Reach::Nowhere => None,
         });
         // The kernel fragments outer packets of IPv4, not of IPv6.
-        let is_large =
-            |&(remote, interface): &(IpAddr, u32)| remote.is_ipv4() || self.mtu(interface) >= MIN_MTU + OVERHEAD_V6;
+        let is_large = |&(remote, interface, _): &(IpAddr, u32, Outer)| {
+            remote.is_ipv4() || self.mtu(interface) >= MIN_MTU + OVERHEAD_V6
+        };
         // The pods' family first: its outer packets pass wherever the pods' packets would.
-        let usable = links.clone().filter(is_large).min_by_key(|(remote, _)| remote.is_ipv4() != is_v4);
-        if let Some((remote, interface)) = usable {
-            return Ok(Some(Way::Tunnel { remote, interface }));
+        let usable = links.clone().filter(is_large).min_by_key(|(remote, ..)| remote.is_ipv4() != is_v4);
+        if let Some((remote, interface, outer)) = usable {
+            // Frames on other links have no Ethernet header.
+            let outer = if self.has_neighbours(interface) { outer } else { Outer::ByDevice };
+            return Ok(Some(Way::Tunnel { remote, interface, outer }));
         }
-        if let Some((address, interface)) = links.clone().next() {
+        if let Some((address, interface, _)) = links.clone().next() {
             return Err(format!(
                 "the link to its address {address} has an MTU of {}, too small for IPv6 in the tunnel; set it to {} or more, or give \
                  the nodes IPv4 addresses",
@@ -266,16 +272,16 @@ impl Plan {
     }
 
     /// Returns the next hops past the node's network stack, by network. `tunnel` and `sources` are as for [`routes`](Self::routes).
-    pub(super) fn hops(&self, tunnel: Option<(u32, u32)>, sources: &[IpAddr]) -> BTreeMap<IpNet, NodeHop> {
+    pub(super) fn hops(&self, tunnel: Option<TunnelEnd>, sources: &[IpAddr]) -> BTreeMap<IpNet, NodeHop> {
         let mut hops = BTreeMap::new();
         for NodeWay { way, networks, .. } in &self.ways {
             let hop = match *way {
                 Way::Route { gateway, interface } => {
                     Some(NodeHop::Link { interface, neighbor: gateway, mtu: self.link(interface).1 })
                 }
-                Way::Tunnel { remote, .. } => tunnel.map(|(interface, vni)| {
+                Way::Tunnel { remote, interface: link, outer } => tunnel.map(|end| {
                     let local = source_for(sources, remote);
-                    NodeHop::Tunnel { interface, vni, local, remote, mtu: self.tunnel_mtu }
+                    NodeHop::Tunnel { end, link, outer, local, remote, mtu: self.tunnel_mtu }
                 }),
             };
             hops.extend(hop.iter().flat_map(|&hop| networks.iter().map(move |network| (network.trunc(), hop))));
@@ -283,9 +289,9 @@ impl Plan {
         hops
     }
 
-    /// Returns the routes that the kernel should have. `tunnel` is the tunnel's interface and VNI. If it is `None`, routes through the tunnel are
+    /// Returns the routes that the kernel should have. If `tunnel` is `None`, routes through the tunnel are
     /// left out. `sources` are the node's own addresses, at most one per family.
-    pub(super) fn routes(&self, tunnel: Option<(u32, u32)>, sources: &[IpAddr]) -> BTreeSet<OwnRoute> {
+    pub(super) fn routes(&self, tunnel: Option<TunnelEnd>, sources: &[IpAddr]) -> BTreeSet<OwnRoute> {
         let source_for = |address| source_for(sources, address);
         let mut routes = BTreeSet::new();
         for NodeWay { way, networks, own, .. } in &self.ways {
@@ -295,7 +301,7 @@ impl Plan {
                     routes.extend(networks.iter().map(route));
                 }
                 Way::Tunnel { remote, .. } => {
-                    let Some((interface, vni)) = tunnel else { continue };
+                    let Some(TunnelEnd { interface, vni, .. }) = tunnel else { continue };
                     let encapsulation = Encapsulation { local: source_for(remote), remote, vni };
                     let route = |to: IpNet, table| {
                         OwnRoute::through(to, table, interface, source_for(to.addr()), encapsulation)
@@ -316,6 +322,8 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const END: TunnelEnd = TunnelEnd { interface: 9, port: 4789, vni: 1 };
 
     fn node(name: &str, addresses: &[&str], pod_networks: &[&str]) -> RemoteNode {
         RemoteNode {
@@ -345,7 +353,7 @@ mod tests {
     fn ways(plan: &Plan) -> Vec<String> {
         let text = |NodeWay { way, networks, .. }: &NodeWay| match way {
             Way::Route { gateway, interface } => format!("{} route {gateway} {interface}", networks[0]),
-            Way::Tunnel { remote, interface } => format!("{} tunnel {remote} {interface}", networks[0]),
+            Way::Tunnel { remote, interface, .. } => format!("{} tunnel {remote} {interface}", networks[0]),
         };
         plan.ways.iter().map(text).collect()
     }
@@ -378,10 +386,11 @@ mod tests {
         let plan = planned(&nodes, EncapsulationMode::Auto);
         let [local, remote, neighbor] = ["192.0.2.1", "198.51.100.3", "192.0.2.2"].map(|text| text.parse().unwrap());
         let link = NodeHop::Link { interface: 2, neighbor, mtu: 9000 };
-        let tunnel = NodeHop::Tunnel { interface: 9, vni: 1, local: Some(local), remote, mtu: 1350 };
+        let tunnel =
+            NodeHop::Tunnel { end: END, link: 3, outer: Outer::ByRoute, local: Some(local), remote, mtu: 1350 };
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         let expected = [(net("10.2.0.0/24"), link), (net("10.3.0.0/24"), tunnel), (net("fd00:3::/64"), tunnel)];
-        assert_eq!(plan.hops(Some((9, 1)), &[local]), expected.into());
+        assert_eq!(plan.hops(Some(END), &[local]), expected.into());
         assert_eq!(plan.hops(None, &[local]), [expected[0]].into(), "there is no tunnel");
     }
 
@@ -495,7 +504,7 @@ mod tests {
         };
         let near = "10.2.0.0/24 table 254 dev 2";
         let far = ["10.3.0.0/24 table 254 dev 9 to 198.51.100.3", "198.51.100.3/32 table 98 dev 9 to 198.51.100.3"];
-        assert_eq!(told(Some((9, 1))), [near, far[0], far[1]], "the second address may be a router's");
+        assert_eq!(told(Some(END)), [near, far[0], far[1]], "the second address may be a router's");
         assert_eq!(told(None), [near], "packets to nodes behind the tunnel never leave without its header");
     }
 }

@@ -63,6 +63,8 @@ pub(super) fn described(target: &Target) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::super::plan::Unled;
+    use bulkhead_dataplane::io::Outer;
+
     use super::*;
 
     #[test]
@@ -73,8 +75,8 @@ mod tests {
         let plan = Plan {
             ways: vec![
                 way("near", Way::Route { gateway: near, interface: 2 }, Some(near)),
-                way("far", Way::Tunnel { remote: far, interface: 3 }, Some(far)),
-                way("far6", Way::Tunnel { remote: far, interface: 3 }, Some(inner)),
+                way("far", Way::Tunnel { remote: far, interface: 3, outer: Outer::ByRoute }, Some(far)),
+                way("far6", Way::Tunnel { remote: far, interface: 3, outer: Outer::ByRoute }, Some(inner)),
             ],
             unled: vec![
                 Unled { node: "lost".into(), networks: Vec::new(), why: Some("no route".into()) },

@@ -104,6 +104,8 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const NODES_SLOT: i32 = 80;
     /// tc programs only: the MAC addresses of frames that the node's kernel sends to the host port, destination first, 12 bytes.
     pub(in crate::io::xsk) const NODES_ADDRESSES: i32 = 88;
+    /// tc programs only: the UDP port of the tunnel, 4 bytes; 0 without one.
+    pub(in crate::io::xsk) const TUNNEL_PORT: i32 = 100;
     /// Per slot: the egress (interface index and `how`, 4 bytes each), and the time until which the port's slow path limit is used.
     pub(in crate::io::xsk) const SLOT: i32 = 128;
     /// One cache line per slot, as different cores write them.

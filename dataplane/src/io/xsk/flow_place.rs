@@ -87,6 +87,12 @@ pub(super) enum Place {
     FindHop,
     /// The next hop is a node behind the tunnel.
     Tunneled,
+    /// The tunnel's device adds the headers.
+    Described,
+    /// The congestion mark is in a register.
+    HasMark,
+    /// The next hop of the outer packet is in registers.
+    Routed,
     /// The header for the tunnel is set.
     HasHeader,
     /// The node's kernel forwards the packet.
@@ -109,4 +115,30 @@ pub(super) enum Place {
     ToWorker,
     /// The node's kernel gets the packet unchanged.
     Pass,
+    /// The packet may be the tunnel's, over IPv6.
+    OuterV6,
+    /// The packet is the tunnel's; the number of bytes before the inner frame is in a register.
+    Encapsulated,
+    /// The packet is not the tunnel's.
+    Plain,
+    /// The inner headers may not be in the linear part.
+    PullInner,
+    /// The number of bytes to pull is in a register.
+    PullWhole,
+    /// The inner headers are in the linear part.
+    InnerFrame,
+    /// The packet of a known flow is not the tunnel's.
+    Unwrapped,
+    SenderV6,
+    /// The packet's outer header has the addresses of both ends of the tunnel.
+    Sender,
+    InnerV6,
+    /// The flags for the inner frame's IP version are in a register.
+    SameFamily,
+    /// The inner frame's EtherType is in a register.
+    AfterV6,
+    /// The packet has no outer headers.
+    Decapsulated,
+    /// The packet's way and its source are checked.
+    Checked,
 }

@@ -155,8 +155,8 @@ pub use own_routes::{MAIN_TABLE, OwnRoute, RouteRefused, own_routes, replace_rou
 pub use port::XskPort;
 pub use queue_config::QueueConfig;
 pub use tc::{
-    Absence, Away, NodeHop, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, claim_trunk, has_another_layout,
-    is_trunk_claimed, remove_node_programs, remove_tc_datapath, trunk_claimant,
+    Absence, Away, NodeHop, Outer, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TunnelEnd, claim_trunk,
+    has_another_layout, is_trunk_claimed, remove_node_programs, remove_tc_datapath, trunk_claimant,
 };
 pub use tunnel::{PORT_TABLE, TUNNEL_TABLE, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, remove_tunnel};
 pub use umem::{Frame, Umem, UmemError};

@@ -22,15 +22,20 @@ pub(super) mod context {
 
 /// Numbers of the kernel's helper functions.
 pub(super) mod function {
+    pub(in crate::io::xsk::tc) const RANDOM: i32 = 7;
     pub(in crate::io::xsk::tc) const L4_CSUM_REPLACE: i32 = 11;
     pub(in crate::io::xsk::tc) const CLONE_REDIRECT: i32 = 13;
     pub(in crate::io::xsk::tc) const VLAN_PUSH: i32 = 18;
     pub(in crate::io::xsk::tc) const VLAN_POP: i32 = 19;
     pub(in crate::io::xsk::tc) const REDIRECT: i32 = 23;
     pub(in crate::io::xsk::tc) const CHANGE_TYPE: i32 = 32;
+    pub(in crate::io::xsk::tc) const HASH: i32 = 34;
     pub(in crate::io::xsk::tc) const PULL_DATA: i32 = 39;
     pub(in crate::io::xsk::tc) const CSUM_UPDATE: i32 = 40;
     pub(in crate::io::xsk::tc) const SET_TUNNEL_KEY: i32 = 21;
+    pub(in crate::io::xsk::tc) const ADJUST_ROOM: i32 = 50;
+    /// `bpf_csum_level`, since Linux 5.8.
+    pub(in crate::io::xsk::tc) const CSUM_LEVEL: i32 = 135;
     /// `bpf_redirect_neigh`, since Linux 5.10.
     pub(in crate::io::xsk::tc) const REDIRECT_NEIGH: i32 = 152;
     /// `bpf_redirect_peer`, since Linux 5.10.

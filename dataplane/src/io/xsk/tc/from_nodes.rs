@@ -16,6 +16,9 @@
 //! pass: the node's kernel gets the packet unchanged, and forwards it to the host port
 //! ```
 //!
+//! At a link, a packet of the tunnel whose inner frame belongs to a known flow is taken out of it ([`decapsulation`]). All others pass the tunnel's
+//! device, which has this program too.
+//!
 //! At the tunnel, the guard has compared the source with its sender before.
 //!
 //! What is no known flow and begins none passes the kernel: it may be the reply to a packet that the node's kernel has translated (kube-proxy),
@@ -27,11 +30,11 @@
 use super::super::flow_headers::{ETHERNET, SYN};
 use super::super::flow_layout::{cells, key, traffic};
 use super::super::flow_place::Place::{
-    self, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, Limited, Miss, Pass,
-    Recent, ToWorker, Unlimited,
+    self, Checked, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, Limited, Miss,
+    Pass, Recent, ToWorker, Unlimited, Unwrapped,
 };
 use super::super::flow_stack::{
-    ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, DATA_END, HOP_KEY, IS_KNOWN, KEY, SLOT, STACK,
+    ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, DATA_END, HOP_KEY, IS_KNOWN, KEY, OUTER, SLOT, STACK,
 };
 use super::super::flow_steps::find;
 use super::super::flow_table::FlowTable;
@@ -44,7 +47,7 @@ use super::abi::{NEXT, SHOT, context, load_ends};
 use super::ingress::{count_drop, forward, read_packet};
 use super::next_hops::{hop, kind};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
-use super::{how, to_nodes};
+use super::{decapsulation, how, to_nodes};
 
 /// Where packets of other nodes arrive. It decides how the program checks a packet's source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,15 +65,35 @@ pub(super) fn instructions(table: &FlowTable, hops: &Map, entrance: Entrance) ->
     find_port(&mut program, table);
     program.push([Instruction::set(1, 0)]);
     program.store(Double, STACK, 1, IS_KNOWN);
-    read_packet(&mut program);
+    let is_link = entrance == Entrance::Link;
+    read_packet(&mut program, |program| {
+        if is_link {
+            decapsulation::find_inner(program, table);
+        }
+    });
     find(&mut program, table, |program| {
         find_hop(program, hops, KEY + key::SOURCE, [FindSourceV6, FindSource]);
+        if is_link {
+            decapsulation::check_sender(program);
+            program.jump(Checked);
+            program.place(Unwrapped);
+        }
         check_source(program, entrance);
+        program.place(Checked);
         program.push([Instruction::set(1, 1)]);
         program.store(Double, STACK, 1, IS_KNOWN);
     });
-    forward(&mut program, table, hops, |program| set_addresses(program, table));
+    forward(&mut program, table, hops, is_link.then_some(OUTER), |program| {
+        if is_link {
+            decapsulation::decapsulate(program);
+        }
+        set_addresses(program, table);
+    });
     program.place(Miss);
+    if is_link {
+        program.load(Double, 1, STACK, OUTER);
+        program.jump_if(1, Differs, 0, Pass);
+    }
     open(&mut program, hops, entrance);
     program.place(ToWorker);
     load_ends(&mut program);

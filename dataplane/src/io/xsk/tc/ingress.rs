@@ -45,7 +45,7 @@ use super::super::flow_stack::{
 use super::super::flow_steps::{begin, check_addresses, check_lease, count, find, look_up};
 use super::super::flow_table::FlowTable;
 use super::super::flow_translation::translate;
-use super::super::instruction::Operation::Add;
+use super::super::instruction::Operation::{Add, Subtract};
 use super::super::instruction::Test::{AtLeast, Differs, Equal, Greater, Less};
 use super::super::instruction::Width::{Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
@@ -55,17 +55,17 @@ use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
 use super::{away, checksum, handshake, how, renewal, to_nodes};
 
 /// Bytes of TCP over IPv6 headers without options. The program pulls as much if the linear part lacks UDP headers, as with some drivers.
-const PULLED: i32 = 74;
+pub(super) const PULLED: i32 = 74;
 
 /// Builds the program at tc ingress of ports' interfaces.
 pub(super) fn instructions(table: &FlowTable, ports: &Map, hops: &Map) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
     find_port(&mut program, ports);
-    read_packet(&mut program);
+    read_packet(&mut program, |_| {});
     find(&mut program, table, |_| {});
     check_addresses(&mut program);
-    forward(&mut program, table, hops, |_| {});
+    forward(&mut program, table, hops, None, |_| {});
     program.place(Miss);
     limit(&mut program, table, Limited, [Recent, Unlimited]);
     choose_worker(&mut program, table);
@@ -95,8 +95,9 @@ fn find_port(program: &mut Assembler<Place>, ports: &Map) {
     program.store(Double, STACK, 1, SLOT);
 }
 
-/// Parses the packet into the key of a flow from the slot on the stack. Jumps to `Miss` if no flow has such packets.
-pub(super) fn read_packet(program: &mut Assembler<Place>) {
+/// Parses the packet into the key of a flow from the slot on the stack. Jumps to `Miss` if no flow has such packets. `enter` emits additional steps
+/// that move [`DATA`] to the frame to parse.
+pub(super) fn read_packet(program: &mut Assembler<Place>, enter: impl FnOnce(&mut Assembler<Place>)) {
     count_segments(program);
     program.load(Word, 2, STACK, SLOT);
     clear_key(program, 2);
@@ -104,19 +105,22 @@ pub(super) fn read_packet(program: &mut Assembler<Place>) {
     program.load(Word, 1, CONTEXT, context::VLAN_PRESENT);
     program.jump_if(1, Differs, 0, Miss);
     find_headers(program);
+    enter(program);
     parse(program, Extent::Context { len: context::LEN, gso_size: context::GSO_SIZE });
 }
 
-/// Forwards the packet in the flow on the stack. Jumps to `Miss` if a worker must see it. `prepare` emits additional steps that change a packet
-/// which will be forwarded, before a copy of it may go to a worker.
+/// Forwards the packet in the flow on the stack. Jumps to `Miss` if a worker must see it. `outer` is the stack offset of the number of bytes before
+/// the frame, `None` if the packet begins with it. `prepare` emits additional steps that change a packet which will be forwarded, before a copy of
+/// it may go to a worker; they remove what is before the frame.
 pub(super) fn forward(
     program: &mut Assembler<Place>,
     table: &FlowTable,
     hops: &Map,
+    outer: Option<i16>,
     prepare: impl FnOnce(&mut Assembler<Place>),
 ) {
     away::record_end(program, table);
-    fit(program);
+    fit(program, outer);
     handshake::answer(program, table);
     begin(program, table, Unleased);
     check_lease(program, Unleased);
@@ -158,17 +162,20 @@ fn find_headers(program: &mut Assembler<Place>) {
 }
 
 /// Jumps to `Miss` unless the egress port can send the packet, or each of its segments. The worker refuses longer packets.
-fn fit(program: &mut Assembler<Place>) {
+fn fit(program: &mut Assembler<Place>, outer: Option<i16>) {
     program.load(Word, 1, CONTEXT, context::LEN);
+    if let Some(outer) = outer {
+        program.load(Double, 2, STACK, outer);
+        program.apply_register(Subtract, 1, 2);
+    }
     program.store(Double, STACK, 1, LENGTH);
-    load_length(program, Compare);
+    add_headers(program, Compare);
     program.load(Short, 2, STACK, VALUE + value::LONGEST);
     program.jump_if_register(1, Greater, 2, Miss);
 }
 
-/// Loads the length of the packet, or of each of its segments, into register 1. Needs the end of its headers. Overwrites register 2.
-fn load_length(program: &mut Assembler<Place>, loaded: Place) {
-    program.load(Word, 1, CONTEXT, context::LEN);
+/// Replaces the length of the packet in register 1 by that of each of its segments, if it has any. Needs the end of its headers. Overwrites register 2.
+fn add_headers(program: &mut Assembler<Place>, loaded: Place) {
     program.load(Word, 2, CONTEXT, context::GSO_SIZE);
     program.jump_if(2, Equal, 0, loaded);
     program.load(Double, 1, STACK, HEADERS);
@@ -199,7 +206,10 @@ fn adjust_checksum(program: &mut Assembler<Place>) {
 /// Redirects a flow's packet to the interface and `how` at this stack offset.
 fn hand_over(program: &mut Assembler<Place>, hops: &Map, way: i16) {
     redirect(program, way);
-    to_nodes::send(program, hops, way, false, |program| load_length(program, Place::Sized));
+    to_nodes::send(program, hops, way, false, |program| {
+        program.load(Word, 1, CONTEXT, context::LEN);
+        add_headers(program, Place::Sized);
+    });
 }
 
 /// Redirects the packet to the interface and `how` at this stack offset. Jumps to `ToNodes` with [`how::NODES`].

@@ -14,8 +14,8 @@
 //! [`from_nodes`]):
 //!
 //! ```text
-//!   pod --> [ingress], or worker --> [deliver] --hops[destination]--> card or tunnel, with the kernel's neighbor --> other node
-//!   pod <-- flow known <-- [from_nodes] at card or tunnel: hops[source] <-- other node
+//!   pod --> [ingress], or worker --> [deliver] --hops[destination]--[encapsulation]--> card, with the kernel's neighbor --> other node
+//!   pod <-- flow known <-- [from_nodes] at the card <--[decapsulation]--hops[source]-- other node
 //!               `- a SYN: to a worker; else the node's kernel --> host port
 //! ```
 //!
@@ -35,7 +35,9 @@ mod attachment;
 mod away;
 mod checksum;
 mod config;
+mod decapsulation;
 mod deliver;
+mod encapsulation;
 mod filter;
 mod from_nodes;
 mod handshake;
@@ -63,7 +65,7 @@ pub use attachment::TcAttachment;
 pub use config::{Away, SlowPathLimit, TcConfig};
 pub(super) use filter::Filter;
 pub use heartbeat::Absence;
-pub use next_hops::NodeHop;
+pub use next_hops::{NodeHop, Outer, TunnelEnd};
 pub use pins::has_another_layout;
 use remains::remove_filters;
 pub use remains::{remove_node_programs, remove_tc_datapath};
@@ -174,7 +176,7 @@ impl TcDatapath {
             // Programs of a process with other maps would go on with its flows.
             remove_node_programs().map_err(failed("remove programs at links to other nodes"))?;
         }
-        let paths = Paths::new(&table, hops).map_err(|source| XskError::at_tc(name, source))?;
+        let paths = Paths::new(name, &table, hops)?;
         let known = table.half_cell(cells::TRUNK).load(Ordering::SeqCst);
         let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
         let (namespace, stays) = (namespace::network_namespace(), AtomicBool::new(false));

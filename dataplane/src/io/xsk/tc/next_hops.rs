@@ -18,6 +18,7 @@ use std::path::Path;
 
 use ipnet::IpNet;
 
+use super::encapsulation::constant_sum;
 use crate::io::xsk::map::{MAP_TRIE, Map, MapKind, NO_PREALLOC};
 use crate::io::xsk::netlink::{family, mapped, octets};
 use crate::io::xsk::small_size;
@@ -39,10 +40,19 @@ pub(super) mod hop {
     /// `struct bpf_redir_neigh`: the neighbor's address family (4 bytes) and address.
     pub(in crate::io::xsk::tc) const NEIGHBOR: i16 = 16;
     pub(in crate::io::xsk::tc) const NEIGHBOR_LEN: i32 = 20;
+    /// The index of the interface over which the programs send outer packets, 4 bytes; 0 if the tunnel's device does. Their next hop is
+    /// [`NEIGHBOR`], whose family is 0 if the kernel's route tells it.
+    pub(in crate::io::xsk::tc) const LINK: i16 = 36;
     /// `struct bpf_tunnel_key`. Linux 6.0 and newer take all 44 bytes. Older kernels take the first 28, without the local address.
     pub(in crate::io::xsk::tc) const TUNNEL: i16 = 40;
+    /// The other node's address and this node's in it: 4 bytes in host order, or 16 bytes in network order.
+    pub(in crate::io::xsk::tc) const REMOTE: i16 = TUNNEL + 4;
+    pub(in crate::io::xsk::tc) const LOCAL: i16 = TUNNEL + 28;
     pub(in crate::io::xsk::tc) const TUNNEL_LEN: i32 = 44;
     pub(in crate::io::xsk::tc) const OLD_TUNNEL_LEN: i32 = 28;
+    /// The tunnel's UDP port, and the sum of what is constant in the outer IPv4 header, 2 bytes each.
+    pub(in crate::io::xsk::tc) const PORT: i16 = 84;
+    pub(in crate::io::xsk::tc) const CONSTANT_SUM: i16 = 86;
     pub(in crate::io::xsk::tc) const LEN: usize = 88;
 }
 
@@ -73,10 +83,12 @@ pub enum NodeHop {
     },
     /// The node is behind the tunnel.
     Tunnel {
-        /// The index of the tunnel's interface.
-        interface: u32,
-        /// The VXLAN network identifier.
-        vni: u32,
+        /// This node's end of the tunnel.
+        end: TunnelEnd,
+        /// The index of the interface over which outer packets leave and arrive.
+        link: u32,
+        /// How the programs send outer packets.
+        outer: Outer,
         /// The source of the outer header. `None` if the kernel chooses it.
         local: Option<IpAddr>,
         /// The destination of the outer header, of the same family as `local`.
@@ -86,11 +98,40 @@ pub enum NodeHop {
     },
 }
 
+/// This node's end of the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TunnelEnd {
+    /// The index of the tunnel's interface.
+    pub interface: u32,
+    /// The UDP port at which all nodes receive.
+    pub port: u16,
+    /// The VXLAN network identifier.
+    pub vni: u32,
+}
+
+/// How the kernel's programs send the outer packets of the tunnel. With IPv6 outer headers, the tunnel's device sends them all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outer {
+    /// The other node is a neighbor on the link.
+    ToNeighbor,
+    /// The kernel looks the route over the link up, for each packet.
+    ByRoute,
+    /// The tunnel's device adds the headers and sends the packets.
+    ByDevice,
+}
+
 impl NodeHop {
     /// Returns the index of the interface of link or tunnel.
     pub(super) const fn interface(&self) -> u32 {
         match *self {
-            Self::Link { interface, .. } | Self::Tunnel { interface, .. } => interface,
+            Self::Link { interface, .. } | Self::Tunnel { end: TunnelEnd { interface, .. }, .. } => interface,
+        }
+    }
+
+    /// Returns the index of the interface over which packets leave and arrive.
+    pub(super) const fn link(&self) -> u32 {
+        match *self {
+            Self::Link { interface: link, .. } | Self::Tunnel { link, .. } => link,
         }
     }
 
@@ -107,14 +148,25 @@ impl NodeHop {
                 put(hop::NEIGHBOR + 4, &octets(neighbor));
                 (kind::LINK, interface, mtu)
             }
-            Self::Tunnel { interface, vni, local, remote, mtu } => {
+            Self::Tunnel { end: TunnelEnd { interface, port, vni }, link, outer, local, remote, mtu } => {
                 /// `BPF_F_TUNINFO_IPV6`. Without `BPF_F_ZERO_CSUM_TX`, the outer header has a checksum, so that the receiver merges packets.
                 const V6: u32 = 1;
                 put(hop::FLAGS, &if remote.is_ipv6() { V6 } else { 0 }.to_ne_bytes());
                 put(hop::TUNNEL, &vni.to_ne_bytes());
-                put(hop::TUNNEL + 4, &tunnel_octets(remote));
+                put(hop::REMOTE, &tunnel_octets(remote));
                 if let Some(local) = local.filter(|local| local.is_ipv4() == remote.is_ipv4()) {
-                    put(hop::TUNNEL + 28, &tunnel_octets(local));
+                    put(hop::LOCAL, &tunnel_octets(local));
+                }
+                if let (Some(IpAddr::V4(local)), IpAddr::V4(to)) = (local, remote)
+                    && outer != Outer::ByDevice
+                {
+                    put(hop::LINK, &link.to_ne_bytes());
+                    put(hop::PORT, &port.to_ne_bytes());
+                    put(hop::CONSTANT_SUM, &constant_sum(local.into(), to.into()).to_ne_bytes());
+                    if outer == Outer::ToNeighbor {
+                        put(hop::NEIGHBOR, &u32::from(family(remote)).to_ne_bytes());
+                        put(hop::NEIGHBOR + 4, &octets(remote));
+                    }
                 }
                 (kind::TUNNEL, interface, mtu)
             }
@@ -221,13 +273,32 @@ mod tests {
         assert_eq!([hop::KIND, hop::INTERFACE, hop::LONGEST].map(|at| number(&link, at)), [2, 7, 1514]);
         assert_eq!((number(&link, 16), &link[20..24]), (2, &[192, 0, 2, 2][..]));
         let [local, remote] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
-        let tunnel = NodeHop::Tunnel { interface: 8, vni: 0x12_3456, local: Some(local), remote, mtu: 1450 }.encode();
+        let tunnel = NodeHop::Tunnel {
+            end: TunnelEnd { interface: 8, port: 4789, vni: 0x12_3456 },
+            link: 7,
+            outer: Outer::ToNeighbor,
+            local: Some(local),
+            remote,
+            mtu: 1450,
+        }
+        .encode();
         assert_eq!([hop::KIND, hop::INTERFACE, hop::LONGEST].map(|at| number(&tunnel, at)), [3, 8, 1464]);
         assert_eq!([hop::FLAGS, 40, 44, 68].map(|at| number(&tunnel, at)), [0, 0x12_3456, 0xc000_0202, 0xc000_0201]);
+        assert_eq!([hop::LINK, hop::NEIGHBOR].map(|at| number(&tunnel, at)), [7, 2], "the programs send it");
+        assert_eq!((&tunnel[20..24], &tunnel[84..86]), (&[192, 0, 2, 2][..], &4789_u16.to_ne_bytes()[..]));
         let remote: IpAddr = "2001:db8::2".parse().unwrap();
-        let tunnel = NodeHop::Tunnel { interface: 8, vni: 1, local: Some(local), remote, mtu: 1430 }.encode();
+        let tunnel = NodeHop::Tunnel {
+            end: TunnelEnd { interface: 8, port: 4789, vni: 1 },
+            link: 7,
+            outer: Outer::ToNeighbor,
+            local: Some(local),
+            remote,
+            mtu: 1430,
+        }
+        .encode();
         assert_eq!((number(&tunnel, hop::FLAGS), &tunnel[44..48]), (1, &[0x20, 1, 0x0d, 0xb8][..]));
         assert_eq!(tunnel[68..], [0; 20], "no source of the other family");
+        assert_eq!(number(&tunnel, hop::LINK), 0, "the device sends it");
     }
 
     #[test]

@@ -12,9 +12,10 @@ use ipnet::IpNet;
 use super::TcDatapath;
 use super::filter::{self, Filter};
 use super::from_nodes::{self, Entrance};
-use super::next_hops::{NextHops, NodeHop};
+use super::next_hops::{NextHops, NodeHop, TunnelEnd};
 use crate::io::FlowSlot;
-use crate::io::xsk::bpf::{self, Hook};
+use crate::io::xsk::bpf::Hook;
+use crate::io::xsk::error::XskError;
 use crate::io::xsk::flow_layout::cells;
 use crate::io::xsk::flow_table::FlowTable;
 use crate::io::xsk::links;
@@ -38,19 +39,18 @@ struct State {
 }
 
 impl Paths {
-    /// Loads the programs, and attaches none.
+    /// Loads the programs, and attaches none. Errors name the interface `name`.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn new(table: &FlowTable, hops: NextHops) -> io::Result<Self> {
-        let load = |entrance| {
-            bpf::load_program(Hook::TcIngress, NAME, &from_nodes::instructions(table, &hops.map, entrance), 0)
-        };
+    pub(super) fn new(name: &str, table: &FlowTable, hops: NextHops) -> Result<Self, XskError> {
+        let load =
+            |entrance| super::load(name, Hook::TcIngress, NAME, &from_nodes::instructions(table, &hops.map, entrance));
         let (at_links, at_tunnel) = (load(Entrance::Link)?, load(Entrance::Tunnel)?);
         Ok(Self { at_links, at_tunnel, state: Mutex::new(State { hops, filters: None }) })
     }
 
-    /// Replaces the next hops and the interfaces with a program: those of the hops, and the tunnel's. Attaches programs again that others have
+    /// Replaces the next hops and the interfaces with a program: the links of the hops, and the tunnel's. Attaches programs again that others have
     /// removed.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Paths {
     ) -> io::Result<()> {
         let mut state = self.lock();
         let State { hops, filters } = &mut *state;
-        let mut wanted: BTreeSet<u32> = others.values().map(NodeHop::interface).collect();
+        let mut wanted: BTreeSet<u32> = others.values().flat_map(|hop| [hop.interface(), hop.link()]).collect();
         wanted.extend(tunnel);
         let filters = match filters {
             Some(filters) => filters,
@@ -120,8 +120,8 @@ impl TcDatapath {
         self.table.half_cell(cells::NODES_ADDRESSES + 8).store(u32::from_ne_bytes([a, b, c, d]), Ordering::SeqCst);
     }
 
-    /// Replaces the ways to the pods of other nodes, past the node's network stack. `own` are the networks of this node's pods, and `tunnel` is
-    /// the index of the tunnel's interface. Attaches programs to the links of the next hops and to the tunnel, behind its guard.
+    /// Replaces the ways to the pods of other nodes, past the node's network stack. `own` are the networks of this node's pods. `tunnel` is `None`
+    /// if this node has no tunnel. Attaches programs to the links of the next hops and to the tunnel, behind its guard.
     ///
     /// # Errors
     /// If there are more than 32,768 networks, or the kernel refuses. The node's kernel then forwards what the programs do not.
@@ -129,9 +129,11 @@ impl TcDatapath {
         &self,
         own: &[IpNet],
         others: &BTreeMap<IpNet, NodeHop>,
-        tunnel: Option<u32>,
+        tunnel: Option<TunnelEnd>,
     ) -> io::Result<()> {
-        self.paths.replace(own, others, tunnel)
+        let port = tunnel.map_or(0, |end| end.port);
+        self.table.half_cell(cells::TUNNEL_PORT).store(port.into(), Ordering::SeqCst);
+        self.paths.replace(own, others, tunnel.map(|end| end.interface))
     }
 }
 

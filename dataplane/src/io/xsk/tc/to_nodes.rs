@@ -3,7 +3,8 @@
 //! ```text
 //!   hop = hops[destination]: another node's pods, and the packet or each of its segments fits   | else: indirect
 //!   on a link: return bpf_redirect_neigh(hop.interface, hop.neighbor)
-//!   behind the tunnel: bpf_skb_set_tunnel_key(hop.tunnel); return bpf_redirect(hop.interface)    | the helper fails: indirect
+//!   behind the tunnel: add the headers and send the packet over the link (encapsulation), or
+//!                      bpf_skb_set_tunnel_key(hop.tunnel); return bpf_redirect(hop.interface)    | the helper fails: indirect
 //!
 //! indirect: return bpf_redirect(the host port's interface)
 //! ```
@@ -15,7 +16,7 @@
 
 use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6};
 use super::super::flow_place::Place::{
-    self, End, FindHop, HasHeader, Indirect, ToNodes, ToNodesV6, Transport, TransportV6, Tunneled,
+    self, Described, End, FindHop, HasHeader, Indirect, ToNodes, ToNodesV6, Transport, TransportV6, Tunneled,
 };
 use super::super::flow_stack::{AT, CONTEXT, DATA, DATA_END, HOP_KEY, STACK};
 use super::super::flow_steps::look_up;
@@ -25,6 +26,7 @@ use super::super::instruction::Width::{Byte, Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{function, load_ends};
+use super::encapsulation;
 use super::next_hops::{hop, kind};
 
 /// Numbers of IP protocols.
@@ -61,6 +63,8 @@ pub(super) fn send(
     program.push([Instruction::call(function::REDIRECT_NEIGH)]);
     program.jump(End);
     program.place(Tunneled);
+    encapsulation::send(program);
+    program.place(Described);
     set_tunnel(program, hop::TUNNEL_LEN);
     program.jump_if(0, Equal, 0, HasHeader);
     set_tunnel(program, hop::OLD_TUNNEL_LEN);

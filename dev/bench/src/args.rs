@@ -24,6 +24,8 @@ pub(crate) enum Work {
     Frames(Frames),
     /// The program as it runs on nodes, compared with the kernel, with iperf3, redis and sockets (needs root)
     Wire(Wire),
+    /// Pods of two nodes over a wire, compared with the kernel's routing and its VXLAN (needs root)
+    Nodes(Nodes),
     /// The program as a cluster's daemon: policy events, CNI ADD, memory, status (needs root)
     Cluster(Cluster),
 }
@@ -135,6 +137,44 @@ pub(crate) struct Wire {
     /// Additional lines of the vswitch's configuration, such as "flow_cache: false"
     #[arg(long, value_name = "YAML", default_value = "")]
     pub(crate) config: String,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: Format,
+}
+
+/// The rows of `bulkhead-bench nodes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NodesRow {
+    /// TCP between pods of two nodes by routes, 1 and 8 flows, with and without the wire's offloads
+    Route,
+    /// The same in the tunnel
+    Tunnel,
+    /// Rate of new TCP connections in the tunnel
+    Connect,
+    /// Small datagrams in the tunnel
+    Datagrams,
+    /// Round-trip time in the tunnel
+    Latency,
+}
+
+/// `bulkhead-bench nodes`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead-bench nodes --rounds 5 --only tunnel -o json\n\n\
+    Needs root, iproute2, ethtool, nftables, iperf3 and two cores. The benchmark creates namespaces and removes them.\n\
+    The exit code is 0 even if a goal is missed: the table shows which goals are met.")]
+pub(crate) struct Nodes {
+    /// Program to measure [default: `bulkhead` beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) bulkhead: Option<PathBuf>,
+    /// Measure only this row; repeat for more
+    #[arg(long, value_enum, value_name = "ROW")]
+    pub(crate) only: Vec<NodesRow>,
+    /// Seconds per measurement
+    #[arg(long, value_name = "N", default_value_t = 3.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+    /// How many times each alternative is measured
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) rounds: u32,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Format,

@@ -11,14 +11,17 @@
 //! | [`pipeline`] | a worker between ports in memory |
 //! | [`frames`] | raw frames through workers on veths, beside a bare AF_XDP loop |
 //! | [`wire`] | the program as nodes run it, beside the kernel |
+//! | [`nodes`] | pods of two nodes over a wire, routed and in a tunnel, beside the kernel |
 //! | [`cluster`] | the program as a node's daemon of a cluster, with an API server and a CNI plugin |
 #![forbid(unsafe_code)]
 
 mod args;
 mod cluster;
 mod frames;
+mod nodes;
 mod pipeline;
 mod policy;
+mod rounds;
 mod rows;
 mod services;
 mod table;
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         args::Work::Pipeline(pipeline) => pipeline::run(pipeline),
         args::Work::Frames(frames) => frames::run(frames),
         args::Work::Wire(wire) => wire::run(wire),
+        args::Work::Nodes(nodes) => nodes::run(nodes),
         args::Work::Cluster(cluster) => cluster::run(cluster),
     };
     outcome.unwrap_or_else(|error| {

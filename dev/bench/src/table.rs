@@ -10,14 +10,17 @@ use serde_json::{Map, Value, json};
 pub(crate) enum Goal {
     AtLeast(f64),
     AtMost(f64),
+    /// No bound: the value is only reported.
+    Unbounded,
 }
 
 impl Goal {
-    /// Whether a value meets the goal.
-    fn holds(self, value: f64) -> bool {
+    /// Whether a value meets the goal. `None` without a bound.
+    fn holds(self, value: f64) -> Option<bool> {
         match self {
-            Self::AtLeast(least) => value >= least,
-            Self::AtMost(most) => value <= most,
+            Self::AtLeast(least) => Some(value >= least),
+            Self::AtMost(most) => Some(value <= most),
+            Self::Unbounded => None,
         }
     }
 
@@ -25,6 +28,7 @@ impl Goal {
         match self {
             Self::AtLeast(least) => format!(">= {least}"),
             Self::AtMost(most) => format!("<= {most}"),
+            Self::Unbounded => String::new(),
         }
     }
 }
@@ -127,7 +131,7 @@ pub(crate) fn write(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
                 what.clone(),
                 format!("{} {unit}", digits(*value)),
                 goal.text(),
-                if goal.holds(*value) { "yes" } else { "NO" }.to_owned(),
+                goal.holds(*value).map_or("", |met| if met { "yes" } else { "NO" }).to_owned(),
                 note.clone(),
             ],
         });
@@ -200,8 +204,9 @@ mod tests {
 
     #[test]
     fn a_goal_is_kept_at_its_bound() {
-        assert_eq!((Goal::AtLeast(1.1).holds(1.1), Goal::AtLeast(1.1).holds(1.09)), (true, false));
-        assert_eq!((Goal::AtMost(5.0).holds(5.0), Goal::AtMost(5.0).holds(5.1)), (true, false));
+        assert_eq!([1.1, 1.09].map(|value| Goal::AtLeast(1.1).holds(value)), [Some(true), Some(false)]);
+        assert_eq!([5.0, 5.1].map(|value| Goal::AtMost(5.0).holds(value)), [Some(true), Some(false)]);
+        assert_eq!(Goal::Unbounded.holds(1.0), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! **Invariant.** However the benchmark ends, its namespaces, programs and files are removed ([`remains`]).
 
 pub(crate) mod folder;
+pub(crate) mod load;
 pub(crate) mod net;
 pub(crate) mod proc;
 pub(crate) mod programs;

@@ -25,13 +25,17 @@ use bulkhead_dataplane::io::cores;
 use serde_json::json;
 
 use crate::args::{Row, Wire};
+use crate::rounds;
 use crate::rows;
 use crate::testbed;
+use crate::testbed::load::Load;
 pub(crate) use node::Attach;
 use node::{Node, Plan, Program, Way};
 
 /// Time limit for the program to forward, with a few ports.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Warm-up of caches and sessions before packets are counted.
+const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Settings of all measurements.
 #[derive(Clone, Debug)]
@@ -51,17 +55,8 @@ struct Bench {
     gone: Duration,
 }
 
-/// The measured values: for each path, one list of metrics per round.
-#[derive(Debug)]
-struct Rounds(Vec<(Way, Vec<Vec<f64>>)>);
-
-impl Rounds {
-    /// Returns one metric of a path, one value per round.
-    fn of(&self, way: Way, metric: usize) -> Vec<f64> {
-        let rounds = self.0.iter().filter(|(measured, _)| *measured == way).flat_map(|(_, rounds)| rounds);
-        rounds.filter_map(|metrics| metrics.get(metric).copied()).collect()
-    }
-}
+/// The measured values of each path.
+type Rounds = rounds::Rounds<Way>;
 
 impl Bench {
     /// Creates a node for one measurement.
@@ -70,18 +65,13 @@ impl Bench {
     }
 
     /// Measures all paths in turns, as many times as there are rounds.
-    fn rounds(&self, ways: &[Way], mut once: impl FnMut(Way) -> anyhow::Result<Vec<f64>>) -> anyhow::Result<Rounds> {
-        let mut rounds = Rounds(ways.iter().map(|&way| (way, Vec::new())).collect());
-        for round in 0..self.rounds {
-            // The order alternates, so that no path always follows a certain other, and increasing load affects all paths.
-            let order: Vec<usize> = (0..ways.len()).collect();
-            let order: Vec<usize> = if round % 2 == 0 { order } else { order.into_iter().rev().collect() };
-            for at in order {
-                let (way, measured) = &mut rounds.0[at];
-                measured.push(once(*way).with_context(|| way.name())?);
-            }
-        }
-        Ok(rounds)
+    fn rounds(&self, ways: &[Way], once: impl FnMut(Way) -> anyhow::Result<Vec<f64>>) -> anyhow::Result<Rounds> {
+        Rounds::measure(ways, self.rounds, Way::name, once)
+    }
+
+    /// Returns the settings of traffic between pods.
+    const fn load(&self) -> Load {
+        Load { time: self.time, warm_up: WARM_UP, cores: self.cores }
     }
 }
 

@@ -124,6 +124,28 @@ fn every_row_of_the_table_is_measured_and_nothing_is_left_behind() {
 }
 
 #[test]
+fn every_row_between_two_nodes_is_measured_and_nothing_is_left_behind() {
+    require!("iperf3", "nft", "ss", "taskset", "timeout", "ethtool", "bridge");
+    if !two_cores() {
+        return;
+    }
+    let program = bulkhead();
+    let args = ["nodes", "--bulkhead", program.to_str().unwrap(), "--seconds", "0.1", "--rounds", "1", "-o", "json"];
+    let report = finished(bench(&args)).unwrap();
+    println!("{report:#}");
+    let lines = report["lines"].as_array().unwrap();
+    for (row, count) in [("route", 4), ("tunnel", 6), ("connect", 1), ("datagrams", 1), ("latency", 2)] {
+        let of: Vec<&Value> = lines.iter().filter(|line| line["row"] == row).collect();
+        assert_eq!(of.len(), count, "{row}: {of:#?}");
+        assert!(of.iter().all(|line| line["value"].is_number()), "{report:#}");
+    }
+    let ratios = lines.iter().filter(|line| line["unit"] == "x");
+    assert!(ratios.into_iter().all(|line| line["value"].as_f64() > Some(0.0)), "{report:#}");
+    // Only the ratio of the round trips to the kernel's has no goal.
+    assert_eq!(lines.iter().filter(|line| line["met"].is_null()).count(), 1, "{report:#}");
+}
+
+#[test]
 fn every_row_of_a_cluster_is_measured_and_nothing_is_left_behind() {
     require!();
     if !two_cores() {

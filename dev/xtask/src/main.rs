@@ -43,6 +43,7 @@ cargo xtask VERB
   growth [EVENTS]  memory of the control plane under changes of all objects (default 10,000,000 events: hours)
   bench          in-memory benchmarks
   bench-wire [ARGUMENTS]  the vswitch compared with the kernel, in network namespaces (needs root)
+  bench-nodes [ARGUMENTS]  pods of two nodes over a wire, compared with the kernel, in network namespaces (needs root)
   bench-cluster [ARGUMENTS]  the vswitch with an API server and a CNI plugin, in network namespaces (needs root)";
 
 fn main() -> ExitCode {
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         ["growth", events] => growth(events),
         ["bench"] => cargo(&["bench", "--profile", "dist", "--workspace"]).run(),
         ["bench-wire", arguments @ ..] => bench_program("wire", arguments),
+        ["bench-nodes", arguments @ ..] => bench_program("nodes", arguments),
         ["bench-cluster", arguments @ ..] => bench_program("cluster", arguments),
         _ => {
             eprintln!("{USAGE}");

@@ -8,8 +8,8 @@ use bulkhead_dataplane::io::{Generator, LinkInfo};
 
 use super::latency::connect;
 use super::node::{Attach, CLIENT, Node, Plan, Program, SINK, Way};
-use super::throughput::{WARM_UP, datagrams, iperf};
-use super::{Bench, PATIENCE};
+use super::throughput::datagrams;
+use super::{Bench, PATIENCE, WARM_UP};
 use crate::frames::packets::{self, GROUP, PAUSE};
 use crate::policy::UDP_PORT;
 use crate::table::{Goal, Line};
@@ -37,7 +37,7 @@ pub(super) fn xdp(bench: &Bench) -> anyhow::Result<Vec<Line>> {
             let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
             reach(&client.netns, &sink.address)?;
             for flows in [1, 8] {
-                all.push(iperf(bench, &client.netns, &sink.netns, &sink.address, flows)?);
+                all.push(bench.load().iperf(&client.netns, &sink.netns, &sink.address, flows)?);
             }
         }
         all.push(*datagrams(bench, &node()?)?.first().context("no datagrams")?);

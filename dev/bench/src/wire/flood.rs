@@ -14,10 +14,10 @@ use rustix::net::{
 };
 
 use super::Bench;
-use super::latency::PORT;
 use super::node::{CLIENT, Node, Plan, SINK, Way};
 use crate::policy::UDP_PORT;
 use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
+use crate::testbed::load::TCP_PORT;
 use crate::testbed::net::Netns;
 use crate::testbed::traffic::{TcpServer, UdpServer, exchange, pin, prepare_client, reach, server};
 
@@ -65,7 +65,7 @@ fn under_flood(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     reach(&client.netns, &sink.address)?;
     prepare_client(&client.netns)?;
     let _datagrams = UdpServer::start(&sink.netns, UDP_PORT, None)?;
-    let servers = TcpServer::start(&sink.netns, PORT, false)?;
+    let servers = TcpServer::start(&sink.netns, TCP_PORT, false)?;
     let target: Ipv4Addr = sink.address.parse()?;
     let connect = || connections(&client.netns, &servers, &sink.address, bench.time);
     let (calm, _) = connect()?;

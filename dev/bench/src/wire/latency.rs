@@ -1,23 +1,17 @@
 //! Measures the latency of redis requests, and the rate and duration of new connections.
 
-use std::sync::Mutex;
-use std::time::Instant;
-
 use anyhow::Context;
 
 use super::Bench;
 use super::node::{CLIENT, Node, Plan, SINK, Way};
-use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
+use crate::table::{Goal, Line, digits, median};
 use crate::testbed::folder::Folder;
+use crate::testbed::load::IN_FLIGHT;
 use crate::testbed::net::Netns;
-use crate::testbed::traffic::{TcpServer, exchange, prepare_client, reach, server};
+use crate::testbed::traffic::reach;
 
 /// Numbers of redis-benchmark's clients, and of their requests in about a second: enough for a 99th percentile.
 const CLIENTS: [(u32, u64); 2] = [(1, 15_000), (32, 50_000)];
-/// Number of connections open at a time.
-const IN_FLIGHT: usize = 16;
-/// First TCP port of the benchmark's servers.
-pub(super) const PORT: u16 = 8_000;
 
 /// Measures the latency of GET requests to redis. Returns ratios of the 50th and 99th percentiles.
 pub(super) fn redis(bench: &Bench) -> anyhow::Result<Vec<Line>> {
@@ -75,8 +69,7 @@ pub(super) fn connections(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     Ok(vec![line.with("failed", failed.to_vec().into()).with("sent_again", repeated.to_vec().into())])
 }
 
-/// Returns thousands of connections per second that were opened, answered and closed, the 99th percentile of the connection time in
-/// milliseconds, and the number of failed ones.
+/// Opens connections to the sink. Returns the values of [`crate::testbed::load::Connections`].
 pub(super) fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     connect_to(bench, node, &node.pod(SINK).address)
 }
@@ -85,40 +78,5 @@ pub(super) fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
 pub(super) fn connect_to(bench: &Bench, node: &Node, address: &str) -> anyhow::Result<Vec<f64>> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
-    prepare_client(&client.netns)?;
-    let servers = TcpServer::start(&sink.netns, PORT, false)?;
-    let targets = (0..IN_FLIGHT).map(|number| server(address, servers.port(number))).collect::<Result<Vec<_>, _>>()?;
-    let (times, failed) = (Mutex::new(Vec::new()), Mutex::new(0.0));
-    let repeated =
-        || anyhow::Ok(client.netns.counter("Tcp", "RetransSegs")? + sink.netns.counter("Tcp", "RetransSegs")?);
-    let before = repeated()?;
-    let took = client.netns.inside(|| {
-        let started = Instant::now();
-        std::thread::scope(|scope| {
-            for target in targets {
-                let (times, failed) = (&times, &failed);
-                scope.spawn(move || {
-                    let (mut own, mut own_failed) = (Vec::new(), 0.0);
-                    while started.elapsed() < bench.time {
-                        let begun = Instant::now();
-                        match exchange(target) {
-                            Ok(_) => own.push(milliseconds(begun.elapsed())),
-                            Err(_) => own_failed += 1.0,
-                        }
-                    }
-                    // The lock is poisoned only if another thread has panicked, which the scope reports.
-                    if let (Ok(mut times), Ok(mut failed)) = (times.lock(), failed.lock()) {
-                        times.extend(own);
-                        *failed += own_failed;
-                    }
-                });
-            }
-        });
-        Ok(started.elapsed())
-    })?;
-    let times = times.into_inner().map_err(|_| anyhow::anyhow!("a client has panicked"))?;
-    let failed = failed.into_inner().map_err(|_| anyhow::anyhow!("a client has panicked"))?;
-    #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
-    let (rate, repeated) = (times.len() as f64 / took.as_secs_f64() / 1e3, (repeated()? - before) as f64);
-    Ok(vec![rate, percentile(&times, 99.0), failed, repeated])
+    Ok(bench.load().connections(&client.netns, &sink.netns, address)?.values())
 }

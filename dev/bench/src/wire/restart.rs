@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use super::latency::PORT;
 use super::node::{CLIENT, Plan, SINK, Way};
 use super::{Bench, PATIENCE};
 use crate::table::{Goal, Line, digits};
+use crate::testbed::load::TCP_PORT;
 use crate::testbed::programs::until;
 use crate::testbed::traffic::{TcpServer, reach, server};
 
@@ -109,7 +109,7 @@ fn once(bench: &Bench) -> anyhow::Result<Outcome> {
     let mut node = bench.node(Way::Vswitch, Plan::pair())?;
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
-    let servers = TcpServer::start(&sink.netns, PORT, true)?;
+    let servers = TcpServer::start(&sink.netns, TCP_PORT, true)?;
     let bulk = BULK.min(bench.connections / 2);
     let records = (0..bench.connections).map(|_| Arc::default()).collect();
     let (stop, phase) = (AtomicBool::new(false), AtomicUsize::new(0));

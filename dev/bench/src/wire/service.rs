@@ -3,7 +3,6 @@
 use super::Bench;
 use super::latency::connect_to;
 use super::node::{CLIENT, Plan, SINK, Way};
-use super::throughput::iperf;
 use crate::services;
 use crate::table::{Goal, Line};
 use crate::testbed::traffic::reach;
@@ -22,7 +21,7 @@ pub(super) fn cluster_address(bench: &Bench) -> anyhow::Result<Vec<Line>> {
         reach(&client.netns, &sink.address)?;
         let mut all = Vec::new();
         for flows in [1, 8] {
-            all.push(iperf(bench, &client.netns, &sink.netns, &address, flows)?);
+            all.push(bench.load().iperf(&client.netns, &sink.netns, &address, flows)?);
         }
         all.push(connect_to(bench, &node, &address)?[0]);
         Ok(all)

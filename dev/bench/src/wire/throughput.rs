@@ -1,27 +1,14 @@
 //! Measures throughput: TCP with iperf3, and UDP with ordinary sockets.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
 use anyhow::Context;
 
 use super::node::{CLIENT, Node, Plan, SECOND, SINK, Way};
 use super::{Bench, Rounds};
-use crate::policy::UDP_PORT;
 use crate::table::{Goal, Line, digits, median};
-use crate::testbed::net::Netns;
-use crate::testbed::traffic::{UdpServer, open_flow, pin, reach, send_many, server};
+use crate::testbed::traffic::reach;
 
 /// Flows of the second TCP measurement.
 const FLOWS: u32 = 8;
-/// Sockets that send UDP in turns.
-const SOCKETS: usize = 8;
-/// Datagrams per system call.
-const BURST: usize = 32;
-/// Payload of a 60-byte frame, the smallest without its checksum.
-const PAYLOAD: [u8; 18] = [0; 18];
-/// Warm-up of caches and sessions before packets are counted.
-pub(super) const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Measures TCP between two pods of the node. Returns ratios to all alternative paths, for one flow and for eight.
 pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
@@ -31,7 +18,10 @@ pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
         let node = bench.node(way, Plan::pair())?;
         let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
         reach(&client.netns, &sink.address)?;
-        [1, FLOWS].map(|flows| iperf(bench, &client.netns, &sink.netns, &sink.address, flows)).into_iter().collect()
+        [1, FLOWS]
+            .map(|flows| bench.load().iperf(&client.netns, &sink.netns, &sink.address, flows))
+            .into_iter()
+            .collect()
     })?;
     let mut lines = Vec::new();
     for (other, goal) in others {
@@ -58,7 +48,7 @@ pub(super) fn second_node(bench: &Bench) -> anyhow::Result<Vec<Line>> {
         let second = node.second.as_ref().context("the plan has a second node")?;
         let client = &node.pod(CLIENT).netns;
         reach(client, SECOND)?;
-        [1, FLOWS].map(|flows| iperf(bench, client, second, SECOND, flows)).into_iter().collect()
+        [1, FLOWS].map(|flows| bench.load().iperf(client, second, SECOND, flows)).into_iter().collect()
     })?;
     Ok(lines_of("node2", "pod to a second node", &rounds, Way::Routing, Goal::AtLeast(0.9)).into())
 }
@@ -69,24 +59,9 @@ pub(super) fn host(bench: &Bench) -> anyhow::Result<Vec<Line>> {
         let node = bench.node(way, Plan { host: true, ..Plan::pair() })?;
         let sink = node.pod(SINK);
         reach(&node.netns, &sink.address)?;
-        [1, FLOWS].map(|flows| iperf(bench, &node.netns, &sink.netns, &sink.address, flows)).into_iter().collect()
+        [1, FLOWS].map(|flows| bench.load().iperf(&node.netns, &sink.netns, &sink.address, flows)).into_iter().collect()
     })?;
     Ok(lines_of("host", "host to pod", &rounds, Way::Routing, Goal::AtLeast(0.9)).into())
-}
-
-/// Returns the received Gb/s, with client and server on separate cores.
-pub(super) fn iperf(bench: &Bench, from: &Netns, to: &Netns, address: &str, flows: u32) -> anyhow::Result<f64> {
-    let [client, sink] = bench.cores;
-    let _server = to.serve(&format!("taskset -c {sink} iperf3 -s -1"), 5201)?;
-    let seconds = bench.time.as_secs();
-    // iperf3 accepts only whole seconds. Shorter runs are trials, for which some packets suffice.
-    let length = if seconds == 0 { "-n 20M".to_owned() } else { format!("-t {seconds}") };
-    // Longer than any run, so that a stalled connection does not block the benchmark.
-    let most = seconds + 15;
-    let line = format!("timeout {most} taskset -c {client} iperf3 -J -c {address} -P {flows} {length}");
-    let report: serde_json::Value = serde_json::from_str(&from.run(&line)?)?;
-    let rate = report["end"]["sum_received"]["bits_per_second"].as_f64();
-    Ok(rate.context("iperf3 has not measured anything")? / 1e9)
 }
 
 /// Measures small datagrams between two pods. Returns the ratio of received packets to the kernel with the same policy.
@@ -105,37 +80,5 @@ pub(super) fn udp(bench: &Bench) -> anyhow::Result<Vec<Line>> {
 pub(super) fn datagrams(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
-    let receiver = UdpServer::start(&sink.netns, UDP_PORT, Some(bench.cores[1]))?;
-    let target = server(&sink.address, UDP_PORT)?;
-    let sockets: Vec<_> = (0..SOCKETS).map(|_| open_flow(&client.netns, target)).collect::<anyhow::Result<_>>()?;
-    let stop = AtomicBool::new(false);
-    let sent = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        let sender = scope.spawn(|| -> anyhow::Result<()> {
-            pin(bench.cores[0]);
-            while !stop.load(Ordering::Relaxed) {
-                for socket in &sockets {
-                    let count = send_many(socket, &PAYLOAD, BURST).context("cannot send")?;
-                    sent.fetch_add(count as u64, Ordering::Relaxed);
-                }
-            }
-            Ok(())
-        });
-        std::thread::sleep(WARM_UP);
-        let look = || anyhow::Ok([arrived(&sink.netns)?, sent.load(Ordering::Relaxed), receiver.received()]);
-        let (before, started) = (look()?, Instant::now());
-        std::thread::sleep(bench.time);
-        let (after, took) = (look()?, started.elapsed());
-        stop.store(true, Ordering::Relaxed);
-        sender.join().map_err(|_| anyhow::anyhow!("the sender has panicked"))??;
-        #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
-        let rate = |count: u64| count as f64 / took.as_secs_f64() / 1e3;
-        Ok(after.iter().zip(before).map(|(after, before)| rate(after - before)).collect())
-    })
-}
-
-/// Returns the datagrams delivered to the sockets of a namespace. Includes those dropped for a full socket buffer, because they have passed
-/// the node.
-fn arrived(netns: &Netns) -> anyhow::Result<u64> {
-    Ok(netns.counter("Udp", "InDatagrams")? + netns.counter("Udp", "RcvbufErrors")?)
+    Ok(bench.load().datagrams(&client.netns, &sink.netns, &sink.address)?.to_vec())
 }

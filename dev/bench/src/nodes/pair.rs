@@ -1,0 +1,179 @@
+//! Two nodes with a pod each, joined by one veth as the wire, and connected by one of the compared ways.
+//! ```text
+//!   [ client: eth0 ]--[ veth0   first: the way   card ]--[ card   second: the way   veth0 ]--[ eth0: sink ]
+//!     10.244.1.2                         172.18.0.11        172.18.0.12                        10.244.2.2
+//! ```
+
+use std::path::Path;
+
+use anyhow::ensure;
+
+use super::{kernel, vswitch};
+use crate::testbed::net::{Netns, batch};
+use crate::testbed::traffic::reach;
+use crate::testbed::vswitch::Vswitch;
+
+/// One of the compared ways between pods of two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The kernel's routing only.
+    Routing,
+    /// A kernel bridge, VXLAN and nftables, as Flannel sets them up.
+    Flannel,
+    /// Bulkhead with routes between nodes on one link (`encapsulation: auto`).
+    Route,
+    /// Bulkhead with the tunnel between all nodes (`encapsulation: always`).
+    Tunnel,
+}
+
+impl Way {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Routing => "kernel routing",
+            Self::Flannel => "kernel VXLAN as Flannel's",
+            Self::Route => "the vswitch's routes",
+            Self::Tunnel => "the vswitch's tunnel",
+        }
+    }
+
+    /// Returns the MTU of the pods. A tunnel's outer headers take 50 bytes.
+    pub(super) const fn mtu(self) -> u16 {
+        match self {
+            Self::Routing | Self::Route => 1_500,
+            Self::Flannel | Self::Tunnel => 1_450,
+        }
+    }
+}
+
+/// The offloads of the wire's two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offloads {
+    /// The kernel's defaults: long segments cross the wire, as between network cards with segmentation offload.
+    Kernel,
+    /// Segmentation offload is off, also that of tunnels: every packet on the wire has at most its MTU.
+    Off,
+}
+
+impl Offloads {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "the kernel's offloads",
+            Self::Off => "offloads off",
+        }
+    }
+}
+
+/// The features that [`Offloads::Off`] turns off. Receive offload is off by default for a veth.
+const FEATURES: [&str; 4] = ["tso", "gso", "tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"];
+
+/// A node with its pod.
+#[derive(Debug)]
+pub(super) struct Node {
+    // First, so that the program ends before the namespaces are dropped. `None` if the kernel connects the pods.
+    vswitch: Option<Vswitch>,
+    pub(super) netns: Netns,
+    pub(super) pod: Netns,
+    /// 1 for the first node and 2 for the second.
+    pub(super) number: u8,
+}
+
+impl Node {
+    /// The number of the other node.
+    pub(super) const fn other(&self) -> u8 {
+        3 - self.number
+    }
+
+    /// Connects the pod to the node by a veth, and gives the node its address on the wire.
+    fn connect(&self, way: Way) -> anyhow::Result<()> {
+        let mtu = way.mtu();
+        self.netns.sysctl("net/ipv4/ip_forward", "1")?;
+        self.netns.ip_lines(&[
+            "link set lo up".to_owned(),
+            format!("addr add {}/24 dev card", node_address(self.number)),
+            "link set card up".to_owned(),
+            format!("link add veth0 mtu {mtu} type veth peer name eth0 mtu {mtu} netns {}", self.pod.name()),
+            "link set veth0 up".to_owned(),
+        ])?;
+        self.pod.ip_lines(&["link set lo up".to_owned(), "link set eth0 up".to_owned()])
+    }
+
+    fn turn_offloads_off(&self) -> anyhow::Result<()> {
+        for feature in FEATURES {
+            // A kernel may lack a feature. The check below finds a missing `ethtool`.
+            let _ = self.netns.run(&format!("ethtool -K card {feature} off"));
+        }
+        let state = self.netns.run("ethtool -k card")?;
+        ensure!(state.contains("tcp-segmentation-offload: off"), "`ethtool` cannot turn the offloads of a veth off");
+        Ok(())
+    }
+}
+
+/// Two connected nodes: the first has the client, the second the sink.
+#[derive(Debug)]
+pub(super) struct Pair {
+    nodes: [Node; 2],
+}
+
+impl Pair {
+    /// Creates both nodes, and waits until the client reaches the sink. `cores` are those of each vswitch's workers.
+    ///
+    /// # Errors
+    /// If a part cannot be created, a program does not forward in time, or the sink is not reached.
+    pub(super) fn new(way: Way, offloads: Offloads, program: &Path, cores: &[usize]) -> anyhow::Result<Self> {
+        let node = |number: u8| -> anyhow::Result<Node> {
+            let (netns, pod) = (Netns::new(&format!("node{number}"))?, Netns::new(&format!("pod{number}"))?);
+            Ok(Node { vswitch: None, netns, pod, number })
+        };
+        let mut pair = Self { nodes: [node(1)?, node(2)?] };
+        let [first, second] = pair.nodes.each_ref().map(|node| node.netns.name());
+        batch(&[format!("link add card netns {first} type veth peer name card netns {second}")])?;
+        for node in &pair.nodes {
+            node.connect(way)?;
+            if offloads == Offloads::Off {
+                node.turn_offloads_off()?;
+            }
+        }
+        for node in &mut pair.nodes {
+            match way {
+                Way::Routing => kernel::route(node)?,
+                Way::Flannel => kernel::flannel(node)?,
+                Way::Route | Way::Tunnel => node.vswitch = Some(vswitch::launch(node, way, program, cores)?),
+            }
+        }
+        for vswitch in pair.nodes.iter_mut().filter_map(|node| node.vswitch.as_mut()) {
+            vswitch.wait_until_ready(vswitch::PATIENCE)?;
+        }
+        reach(pair.client(), &pair.address())?;
+        Ok(pair)
+    }
+
+    /// Returns the client pod's namespace.
+    pub(super) const fn client(&self) -> &Netns {
+        &self.nodes[0].pod
+    }
+
+    /// Returns the sink pod's namespace.
+    pub(super) const fn sink(&self) -> &Netns {
+        &self.nodes[1].pod
+    }
+
+    /// Returns the sink's address.
+    pub(super) fn address(&self) -> String {
+        pod_address(self.nodes[1].number)
+    }
+}
+
+/// Returns a node's address on the wire.
+pub(super) fn node_address(number: u8) -> String {
+    format!("172.18.0.1{number}")
+}
+
+/// Returns the address of a node's pod.
+pub(super) fn pod_address(number: u8) -> String {
+    format!("10.244.{number}.2")
+}
+
+/// Returns the block of a node's pods.
+pub(super) fn pod_block(number: u8) -> String {
+    format!("10.244.{number}.0/24")
+}

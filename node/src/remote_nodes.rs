@@ -108,6 +108,8 @@ struct Told {
     pods: Arc<[IpNet]>,
     /// The node's own addresses, at most one per family.
     sources: Arc<[IpAddr]>,
+    /// The node's addresses among those of its pods: the sources of its own packets to Services.
+    among_pods: Vec<IpAddr>,
 }
 
 impl RemoteNodes {
@@ -128,7 +130,7 @@ impl RemoteNodes {
         let is_passed_by = host.is_some() && has_flows && takes_up_connections();
         if let Some(tc) = tc.as_ref().filter(|_| !is_passed_by) {
             // If this fails, packets of other nodes may still reach the workers by a previous process's programs.
-            let _ = tc.lead_to_nodes(&[], &BTreeMap::new(), None);
+            let _ = tc.lead_to_nodes(&[], &[], &BTreeMap::new(), None);
         }
         let tc = tc.filter(|_| is_passed_by);
         let (host, report) = (host?, SharedReport::new(config));
@@ -190,7 +192,8 @@ impl RemoteNodes {
 
     /// Sets up routes and tunnel to these nodes, if they or the node's own addresses have changed, or if a look is due.
     pub(super) fn lead(&mut self, nodes: Arc<[RemoteNode]>, own: &Destinations) {
-        let told = Told { nodes, pods: Arc::clone(&own.pods), sources: Arc::clone(&own.sources) };
+        let among_pods = own.services.as_ref().map(|services| services.sources().to_vec()).unwrap_or_default();
+        let told = Told { nodes, pods: Arc::clone(&own.pods), sources: Arc::clone(&own.sources), among_pods };
         let is_same = self.told.as_ref() == Some(&told);
         self.is_waiting = !is_same && self.told.is_some() && self.looked.elapsed() < SOON;
         if self.is_waiting || (is_same && !self.is_due()) {
@@ -206,7 +209,7 @@ impl RemoteNodes {
         };
         problems.extend(plan.problems.iter().cloned());
         let tunnel = self.ensure_tunnel(&plan, &nodes);
-        problems.extend(self.set_routes(&plan, tunnel.as_ref(), own));
+        problems.extend(self.set_routes(&plan, tunnel.as_ref(), own, &told.among_pods));
         self.lead_probes(&plan, &nodes, tunnel.as_ref().ok().copied().flatten(), &own.sources);
         // Without a node that needs the tunnel, a kernel without VXLAN is no problem.
         problems.extend(tunnel.err().filter(|_| plan.counts()[1] > 0));
@@ -238,7 +241,13 @@ impl RemoteNodes {
 
     /// Replaces the routes to other nodes, and returns a message per failure. If the tunnel could not be set up, its existing routes stay: packets
     /// must not leave without its header. Routes that another program has added are not added again.
-    fn set_routes(&self, plan: &Plan, tunnel: Result<&Option<u32>, &String>, own: &Destinations) -> Vec<String> {
+    fn set_routes(
+        &self,
+        plan: &Plan,
+        tunnel: Result<&Option<u32>, &String>,
+        own: &Destinations,
+        among_pods: &[IpAddr],
+    ) -> Vec<String> {
         let host = match io::LinkInfo::read(&self.host.peer) {
             Ok(host) => host.index,
             Err(error) => return vec![format!("cannot tell the routes over the host port: {error}")],
@@ -278,7 +287,7 @@ impl RemoteNodes {
             hops.retain(|&network, _| {
                 other(network).is_none_or(|&(to, table, _)| (to, table) != (network, MAIN_TABLE))
             });
-            let led = tc.lead_to_nodes(&own.pods, &hops, end);
+            let led = tc.lead_to_nodes(&own.pods, among_pods, &hops, end);
             problems.extend(
                 led.err().map(|error| format!("the kernel's programs cannot take packets of other nodes: {error}")),
             );

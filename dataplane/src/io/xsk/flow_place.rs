@@ -139,6 +139,10 @@ pub(super) enum Place {
     AfterV6,
     /// The packet has no outer headers.
     Decapsulated,
+    /// The packet opens a connection, or is a datagram.
+    Opens,
+    /// The port of a packet to a worker is on the stack.
+    Chosen,
     /// The packet's way and its source are checked.
     Checked,
 }

@@ -22,6 +22,7 @@ pub(super) mod context {
 
 /// Numbers of the kernel's helper functions.
 pub(super) mod function {
+    pub(in crate::io::xsk::tc) const MAP_UPDATE: i32 = 2;
     pub(in crate::io::xsk::tc) const RANDOM: i32 = 7;
     pub(in crate::io::xsk::tc) const L4_CSUM_REPLACE: i32 = 11;
     pub(in crate::io::xsk::tc) const CLONE_REDIRECT: i32 = 13;

@@ -9,8 +9,8 @@
 //!   from here on as packets of a port (ingress), except that MAC addresses are set, not compared
 //!
 //! unopened:
-//!   a SYN without ACK                                                                    | else: pass
-//!   hops[source] is another node's, on this link; hops[destination] is this node's       | else: pass
+//!   a SYN without ACK, or a datagram (untranslated)                                      | else: pass
+//!   hops[source] is another node's, on this link; hops[destination] is this node's       | else: pass; a datagram: recorded
 //!   to a worker, as a packet of the port to other nodes
 //!
 //! pass: the node's kernel gets the packet unchanged, and forwards it to the host port
@@ -31,7 +31,7 @@ use super::super::flow_headers::{ETHERNET, SYN};
 use super::super::flow_layout::{cells, key, traffic};
 use super::super::flow_place::Place::{
     self, Checked, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, Limited, Miss,
-    Pass, Recent, ToWorker, Unlimited, Unwrapped,
+    Opens, Pass, Recent, ToWorker, Unlimited, Unwrapped,
 };
 use super::super::flow_stack::{
     ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, DATA_END, HOP_KEY, IS_KNOWN, KEY, OUTER, SLOT, STACK,
@@ -47,6 +47,7 @@ use super::abi::{NEXT, SHOT, context, load_ends};
 use super::ingress::{count_drop, forward, read_packet};
 use super::next_hops::{hop, kind};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
+use super::untranslated::{self, load_protocol};
 use super::{decapsulation, how, to_nodes};
 
 /// Where packets of other nodes arrive. It decides how the program checks a packet's source address.
@@ -59,7 +60,7 @@ pub(super) enum Entrance {
 }
 
 /// Builds the program.
-pub(super) fn instructions(table: &FlowTable, hops: &Map, entrance: Entrance) -> Vec<Instruction> {
+pub(super) fn instructions(table: &FlowTable, [hops, records]: [&Map; 2], entrance: Entrance) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
     find_port(&mut program, table);
@@ -94,7 +95,7 @@ pub(super) fn instructions(table: &FlowTable, hops: &Map, entrance: Entrance) ->
         program.load(Double, 1, STACK, OUTER);
         program.jump_if(1, Differs, 0, Pass);
     }
-    open(&mut program, hops, entrance);
+    open(&mut program, [hops, records], entrance);
     program.place(ToWorker);
     load_ends(&mut program);
     program.push([Instruction::copy(2, DATA)]);
@@ -133,19 +134,27 @@ fn find_port(program: &mut Assembler<Place>, table: &FlowTable) {
 }
 
 /// Jumps to `ToWorker` if the flow is known, and for a SYN that opens a connection between pods of another node and of this one, else to `Pass`.
-fn open(program: &mut Assembler<Place>, hops: &Map, entrance: Entrance) {
+/// Records a datagram between such pods.
+fn open(program: &mut Assembler<Place>, [hops, records]: [&Map; 2], entrance: Entrance) {
     program.load(Double, 1, STACK, IS_KNOWN);
     program.jump_if(1, Differs, 0, ToWorker);
+    load_protocol(program);
+    program.jump_if(1, Equal, libc::IPPROTO_UDP, Opens);
     program.load(Word, 1, STACK, CONTROL);
     program.jump_if(1, Differs, SYN, Pass);
     program.load(Word, 1, STACK, ACKNOWLEDGEMENT);
     program.jump_if(1, Differs, 0, Pass);
+    program.place(Opens);
     find_hop(program, hops, KEY + key::SOURCE, [FindOpeningV6, FindOpening]);
     check_source(program, entrance);
     find_hop(program, hops, KEY + key::DESTINATION, [FindOwnV6, FindOwn]);
     program.jump_if(0, Equal, 0, Pass);
     program.load(Word, 1, 0, hop::KIND);
     program.jump_if(1, Differs, kind::OWN.cast_signed(), Pass);
+    load_protocol(program);
+    program.jump_if(1, Differs, libc::IPPROTO_UDP, ToWorker);
+    untranslated::record(program, records);
+    program.jump(Pass);
 }
 
 /// Looks up the next hop of the address at this offset of the stack. Register 0 becomes the hop's address, or 0 without a hop.

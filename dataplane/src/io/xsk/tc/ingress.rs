@@ -16,6 +16,7 @@
 //!   to a pod: return bpf_redirect_peer(way); to other nodes: to_nodes; else: return bpf_redirect(way)
 //!
 //! miss:
+//!   port = that of other nodes, for a datagram of theirs that the node's kernel has not changed (untranslated)
 //!   used = max(slots[port].used, now - saved) + cost * segments;  more than now      | count, drop
 //!   queue = hash of both addresses, the same in both directions, over the workers
 //!   push an 802.1ad tag with the port's slot
@@ -52,13 +53,13 @@ use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{SHOT, context, function, load_ends};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
-use super::{away, checksum, handshake, how, renewal, to_nodes};
+use super::{away, checksum, handshake, how, renewal, to_nodes, untranslated};
 
 /// Bytes of TCP over IPv6 headers without options. The program pulls as much if the linear part lacks UDP headers, as with some drivers.
 pub(super) const PULLED: i32 = 74;
 
 /// Builds the program at tc ingress of ports' interfaces.
-pub(super) fn instructions(table: &FlowTable, ports: &Map, hops: &Map) -> Vec<Instruction> {
+pub(super) fn instructions(table: &FlowTable, ports: &Map, hops: &Map, records: &Map) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
     find_port(&mut program, ports);
@@ -67,6 +68,7 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map, hops: &Map) -> Vec<In
     check_addresses(&mut program);
     forward(&mut program, table, hops, None, |_| {});
     program.place(Miss);
+    untranslated::choose_slot(&mut program, table, records);
     limit(&mut program, table, Limited, [Recent, Unlimited]);
     choose_worker(&mut program, table);
     send_to_worker(&mut program, table);

@@ -51,6 +51,7 @@ mod renewal;
 mod slow_path;
 mod to_nodes;
 mod trunk;
+mod untranslated;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -169,14 +170,16 @@ impl TcDatapath {
         let left = left_open(&ports).map_err(failed("read the map of ports"))?;
         left.values().for_each(|&slot| table.keep_slot(slot));
         let hops = NextHops::new(folder).map_err(failed("make the map of next hops to other nodes"))?;
-        let ingress = load(name, Hook::TcIngress, INGRESS, &ingress::instructions(&table, &ports, &hops.map))?;
+        let records = untranslated::records().map_err(failed("make the map of datagrams from other nodes"))?;
+        let ingress = ingress::instructions(&table, &ports, &hops.map, &records);
+        let ingress = load(name, Hook::TcIngress, INGRESS, &ingress)?;
         let guard = load(name, Hook::TcEgress, GUARD, &deliver::guard(&table, &ports))?;
         let deliver = load(name, Hook::TcIngress, DELIVER, &deliver::to_ports(&table, &hops.map))?;
         if hops.is_empty() {
             // Programs of a process with other maps would go on with its flows.
             remove_node_programs().map_err(failed("remove programs at links to other nodes"))?;
         }
-        let paths = Paths::new(name, &table, hops)?;
+        let paths = Paths::new(name, &table, hops, &records)?;
         let known = table.half_cell(cells::TRUNK).load(Ordering::SeqCst);
         let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
         let (namespace, stays) = (namespace::network_namespace(), AtomicBool::new(false));

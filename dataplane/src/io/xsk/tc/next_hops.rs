@@ -1,7 +1,7 @@
 //! The next hops to the pods of other nodes, which the programs look up by address.
 //!
 //! ```text
-//!   10.244.1.0/24 -> pods of this node
+//!   10.244.1.0/24 -> pods of this node;   10.244.1.1 -> this node
 //!   10.244.2.0/24 -> the link with this interface, the neighbor there, the longest frame
 //!   10.244.3.0/24 -> the tunnel's interface, the header for the other node, the longest frame
 //! ```
@@ -60,6 +60,8 @@ pub(super) mod hop {
 pub(super) mod kind {
     /// Pods of this node.
     pub(in crate::io::xsk::tc) const OWN: u32 = 1;
+    /// This node, among the addresses of its pods.
+    pub(in crate::io::xsk::tc) const NODE: u32 = 4;
     /// Pods of a node on a link.
     pub(in crate::io::xsk::tc) const LINK: u32 = 2;
     /// Pods of a node behind the tunnel.
@@ -224,15 +226,26 @@ impl NextHops {
         self.known.is_empty()
     }
 
-    /// Replaces the next hops. `own` are the networks of this node's pods; `others` are those of other nodes, with the way to each.
+    /// Replaces the next hops. `own` are the networks of this node's pods, except for `node`, the node's addresses in them; `others` are the
+    /// networks of other nodes' pods, with the way to each.
     ///
     /// # Errors
     /// The kernel's error, for example if the trie is full. The method stops at the first one. It removes obsolete next hops before it adds new
     /// ones, so that either some obsolete ones remain or some new ones are missing.
-    pub(super) fn replace(&mut self, own: &[IpNet], others: &BTreeMap<IpNet, NodeHop>) -> io::Result<()> {
-        let mut here = [0; hop::LEN];
-        here[..4].copy_from_slice(&kind::OWN.to_ne_bytes());
-        let mut wanted: BTreeMap<[u8; KEY], Value> = own.iter().map(|network| (key(network), here)).collect();
+    pub(super) fn replace(
+        &mut self,
+        own: &[IpNet],
+        node: &[IpAddr],
+        others: &BTreeMap<IpNet, NodeHop>,
+    ) -> io::Result<()> {
+        let here = |kind: u32| {
+            let mut value = [0; hop::LEN];
+            value[..4].copy_from_slice(&kind.to_ne_bytes());
+            value
+        };
+        let mut wanted: BTreeMap<[u8; KEY], Value> =
+            own.iter().map(|network| (key(network), here(kind::OWN))).collect();
+        wanted.extend(node.iter().map(|&address| (key(&address.into()), here(kind::NODE))));
         wanted.extend(others.iter().map(|(network, hop)| (key(network), hop.encode())));
         let gone = self.known.keys().filter(|key| !wanted.contains_key(*key)).copied().collect::<Vec<_>>();
         for key in gone {

@@ -3,6 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,7 @@ use crate::io::xsk::error::XskError;
 use crate::io::xsk::flow_layout::cells;
 use crate::io::xsk::flow_table::FlowTable;
 use crate::io::xsk::links;
+use crate::io::xsk::map::Map;
 
 /// The name of the programs and filters.
 const NAME: &str = "bulkhead_nodes";
@@ -43,9 +45,10 @@ impl Paths {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn new(name: &str, table: &FlowTable, hops: NextHops) -> Result<Self, XskError> {
-        let load =
-            |entrance| super::load(name, Hook::TcIngress, NAME, &from_nodes::instructions(table, &hops.map, entrance));
+    pub(super) fn new(name: &str, table: &FlowTable, hops: NextHops, records: &Map) -> Result<Self, XskError> {
+        let load = |entrance| {
+            super::load(name, Hook::TcIngress, NAME, &from_nodes::instructions(table, [&hops.map, records], entrance))
+        };
         let (at_links, at_tunnel) = (load(Entrance::Link)?, load(Entrance::Tunnel)?);
         Ok(Self { at_links, at_tunnel, state: Mutex::new(State { hops, filters: None }) })
     }
@@ -59,6 +62,7 @@ impl Paths {
     pub(super) fn replace(
         &self,
         own: &[IpNet],
+        node: &[IpAddr],
         others: &BTreeMap<IpNet, NodeHop>,
         tunnel: Option<u32>,
     ) -> io::Result<()> {
@@ -90,7 +94,7 @@ impl Paths {
         // Packets must not leave past the kernel if it gets the answers.
         let mut served = others.clone();
         served.retain(|_, hop| filters.contains_key(&hop.interface()));
-        let replaced = hops.replace(own, &served);
+        let replaced = hops.replace(own, node, &served);
         let unwanted = |link: &u32, _: &mut Filter| !wanted.contains(link);
         filters.extract_if(.., unwanted).for_each(|(_, filter)| filter.detach_alone());
         replaced.and(failed.map_or(Ok(()), Err))
@@ -120,7 +124,8 @@ impl TcDatapath {
         self.table.half_cell(cells::NODES_ADDRESSES + 8).store(u32::from_ne_bytes([a, b, c, d]), Ordering::SeqCst);
     }
 
-    /// Replaces the ways to the pods of other nodes, past the node's network stack. `own` are the networks of this node's pods. `tunnel` is `None`
+    /// Replaces the ways to the pods of other nodes, past the node's network stack. `own` are the networks of this node's pods, and `node` are the
+    /// node's own addresses in them. `tunnel` is `None`
     /// if this node has no tunnel. Attaches programs to the links of the next hops and to the tunnel, behind its guard.
     ///
     /// # Errors
@@ -128,12 +133,13 @@ impl TcDatapath {
     pub fn lead_to_nodes(
         &self,
         own: &[IpNet],
+        node: &[IpAddr],
         others: &BTreeMap<IpNet, NodeHop>,
         tunnel: Option<TunnelEnd>,
     ) -> io::Result<()> {
         let port = tunnel.map_or(0, |end| end.port);
         self.table.half_cell(cells::TUNNEL_PORT).store(port.into(), Ordering::SeqCst);
-        self.paths.replace(own, others, tunnel.map(|end| end.interface))
+        self.paths.replace(own, node, others, tunnel.map(|end| end.interface))
     }
 }
 

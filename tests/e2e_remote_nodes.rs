@@ -152,6 +152,27 @@ fn pods_and_nodes_reach_each_other_by_a_route_on_the_link_and_by_the_tunnel_else
     cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
 }
 
+#[test]
+fn nodes_without_pod_cidrs_have_the_configured_networks() {
+    require!("ping");
+    only_with_tc!();
+    let mut cluster = Cluster::new(1500, "");
+    for lab in &mut cluster.labs {
+        lab.has_pod_cidrs = false;
+        let ranges = [1, 2, 3].map(|number| format!("node-{number}: [10.244.{number}.0/24, 'fd00:244:{number}::/64']"));
+        lab.state = format!("{{paths: [state.yaml], node_ranges: {{{}}}}}", ranges.join(", "));
+    }
+    cluster.tell_nodes();
+    cluster.labs.iter_mut().for_each(|lab| lab.start(""));
+    let mut broken = cluster.broken();
+    if !broken.is_empty() {
+        // The first packets may have found no neighbour yet.
+        broken = cluster.broken();
+    }
+    assert_eq!(broken, [""; 0]);
+    cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
+}
+
 /// Sends UDP datagrams of VXLAN, each with an inner packet from an address of `sources` to `to`, port 9999. `tos` is the outer type of service.
 const INJECT: &str = "
 import socket, struct, sys

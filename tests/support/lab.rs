@@ -115,6 +115,8 @@ pub struct Lab {
     pub annotations: String,
     /// Labels of the node, in the same form.
     pub node_labels: String,
+    /// Whether its Node object has podCIDRs.
+    pub has_pod_cidrs: bool,
     /// The beginning of those of the node's addresses that its Node object does not list.
     pub unlisted: &'static str,
     /// Objects of the state in addition to the node, its namespace and its pods.
@@ -146,6 +148,7 @@ impl Lab {
             more_ports: String::new(),
             annotations: "{}".to_owned(),
             node_labels: "{}".to_owned(),
+            has_pod_cidrs: true,
             unlisted: "none",
             more_state: more,
             folder,
@@ -279,9 +282,11 @@ impl Lab {
             .map(|address| format!("{{type: InternalIP, address: '{address}'}}"))
             .collect();
         let addresses = addresses.join(", ");
+        let blocks = format!("{{podCIDRs: [10.244.{number}.0/24, 'fd00:244:{number}::/64']}}");
+        let spec = if self.has_pod_cidrs { &*blocks } else { "{}" };
         let mut text = format!(
             "---\napiVersion: v1\nkind: Node\nmetadata: {{name: {name}, labels: {labels}}}\n\
-             spec: {{podCIDRs: [10.244.{number}.0/24, 'fd00:244:{number}::/64']}}\n\
+             spec: {spec}\n\
              status: {{addresses: [{addresses}]}}\n"
         );
         for Pod { name: pod, labels, v4, v6, .. } in self.pods.iter().filter(|pod| !pod.hidden) {

@@ -14,7 +14,7 @@ use super::{
     Attach, ConfigError, Dataplane, EncapsulationMode, EngineName, Mode, Poll, WhenMissing, WhenRefused,
     WhenUnreachable, Window,
 };
-use super::{encapsulation, hubble, masquerade};
+use super::{encapsulation, hubble, masquerade, node_ranges};
 use crate::args::LogFormat;
 use crate::log::Verbosity;
 use bulkhead_answers::args::{EnforcementName, NamespaceDefault, PolicySemantics};
@@ -94,6 +94,8 @@ pub(super) struct State {
     pub(super) ignore: Vec<Spanned<String>>,
     pub(super) when_missing: Option<Spanned<WhenMissing>>,
     pub(super) when_refused: Option<Spanned<WhenRefused>>,
+    #[serde(default)]
+    pub(super) node_ranges: node_ranges::Written,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_cluster::kubernetes::Access;
-use bulkhead_control::source::Options;
+use bulkhead_control::source::{self, Loaded, Options, SourceErrors};
+
+use super::NodeRanges;
 
 /// The policy source: files or an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,20 @@ pub(crate) struct StateConfig {
     pub when_missing: WhenMissing,
     /// What to do if a changed state does not load.
     pub when_refused: WhenRefused,
+    /// The pod networks of Node objects without podCIDRs.
+    pub node_ranges: NodeRanges,
+}
+
+impl StateConfig {
+    /// Loads the files' objects.
+    ///
+    /// # Errors
+    /// If the files cannot be read, or their objects not be parsed.
+    pub(crate) fn load(&self, options: Options) -> Result<Loaded, SourceErrors> {
+        let mut loaded = source::load(&self.paths, options)?;
+        self.node_ranges.complete_all(&mut loaded.objects);
+        Ok(loaded)
+    }
 }
 
 /// Access to the API server, and what to do while it is unreachable.

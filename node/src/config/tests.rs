@@ -287,6 +287,11 @@ fn an_api_server_takes_the_place_of_files_and_what_is_about_files_is_refused_bes
         ("{kubernetes: {}, policy_semantics: v1}", "state.policy_semantics: applies to files"),
         ("{kubernetes: {}, when_missing: exit}", "state.when_missing: applies to files"),
         ("{kubernetes: {}, when_refused: keep}", "state.when_refused: applies to files"),
+        ("{kubernetes: {}, node_ranges: {a: [10.1]}}", "c.yaml:2: state.node_ranges: `10.1` of a is no network"),
+        (
+            "{kubernetes: {}, node_ranges: {a: [10.1.0.0/24], b: ['fd00::/64', 10.1.0.128/25]}}",
+            "state.node_ranges: 10.1.0.128/25 of b overlaps with 10.1.0.0/24 of a",
+        ),
     ] {
         let error = state(wrong).unwrap_err();
         assert!(error.contains(told) && error.contains("help: "), "{wrong}: {error}");

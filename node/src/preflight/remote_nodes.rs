@@ -4,7 +4,7 @@
 //! also probed.
 
 use bulkhead_control::object::Object;
-use bulkhead_control::source::{self, Options, Strictness, Unenforced};
+use bulkhead_control::source::{Options, Strictness, Unenforced};
 
 use super::{Finding, Severity};
 use crate::config::Config;
@@ -22,7 +22,7 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
     }
     let options = &config.state.options;
     let options = Options { strictness: Strictness::Lenient, unenforced: Unenforced::Report, ..options.clone() };
-    let loaded = source::load(&config.state.paths, options);
+    let loaded = config.state.load(options);
     let objects = loaded.map(|loaded| loaded.objects).unwrap_or_default();
     let of_object = |object: &Object| match object {
         Object::Node(node) if node.name != config.node => Some(RemoteNode::of(node)),

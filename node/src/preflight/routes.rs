@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bulkhead_control::object::Object;
-use bulkhead_control::source::{self, Options, Strictness, Unenforced};
+use bulkhead_control::source::{Options, Strictness, Unenforced};
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{KernelRoute, LinkStatus, MAIN_TABLE, kernel_routes, links};
 use ipnet::IpNet;
@@ -22,7 +22,7 @@ const MAX_NAMED: usize = 5;
 pub(crate) fn pod_networks(config: &Config) -> Vec<IpNet> {
     let options = &config.state.options;
     let options = Options { strictness: Strictness::Lenient, unenforced: Unenforced::Report, ..options.clone() };
-    let loaded = source::load(&config.state.paths, options);
+    let loaded = config.state.load(options);
     let objects = loaded.map(|loaded| loaded.objects).unwrap_or_default();
     let of_object = |object: &Object| match object {
         Object::Node(node) if node.name == config.node => node.pod_cidrs.clone(),

@@ -1,6 +1,6 @@
 //! Reports whether Services are translated, and whether their health checks can be served.
 
-use bulkhead_control::source::{self, Options, Strictness, Unenforced};
+use bulkhead_control::source::{Options, Strictness, Unenforced};
 
 use super::{Finding, Severity};
 use crate::admin::health;
@@ -31,7 +31,7 @@ fn of_files(config: &Config) -> Option<Adapter> {
     let settings = config.services.clone().filter(|_| config.state.kubernetes.is_none())?;
     let options = &config.state.options;
     let options = Options { strictness: Strictness::Lenient, unenforced: Unenforced::Report, ..options.clone() };
-    let loaded = source::load(&config.state.paths, options).ok()?;
+    let loaded = config.state.load(options).ok()?;
     Some(Adapter::of(config.node.clone(), settings, &loaded.objects))
 }
 

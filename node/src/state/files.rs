@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use bulkhead_control::object::Object;
-use bulkhead_control::source::{self, Loaded, Unenforced};
+use bulkhead_control::source::{Loaded, Unenforced};
 use crossbeam_channel::{Receiver, RecvError};
 
 use super::own_node::{check_node, more_addresses, nameless, with_addresses};
@@ -58,7 +58,7 @@ impl LiveState {
             // logged.
             options.unenforced = Unenforced::Report;
         }
-        Ok(source::load(&self.config.paths, options)?)
+        Ok(self.config.load(options)?)
     }
 
     /// Replaces the state. On an error, the previous state stays in force. Returns whether anything in force changed.

@@ -105,6 +105,9 @@ impl LiveState {
             events = std::mem::take(&mut self.inventory).replace(objects);
         }
         for event in &mut events {
+            if let Event::Apply(Object::Node(node)) = event {
+                self.config.node_ranges.complete(node);
+            }
             match event {
                 Event::Apply(Object::Node(node)) if node.name == self.node => {
                     self.own = node.clone();

@@ -3,7 +3,7 @@ use bulkhead_control::renderer::acl;
 use bulkhead_control::source::{Options, ServiceKinds, Strictness};
 
 use super::*;
-use crate::config::{MasqueradeConfig, WhenRefused};
+use crate::config::{MasqueradeConfig, NodeRanges, WhenRefused};
 use crate::next_hops::peers;
 use crate::scratch::Scratch;
 use crate::stream::Selector;
@@ -27,6 +27,7 @@ impl Files {
             options: Options { services: ServiceKinds::Read, ..Strictness::Lenient.into() },
             when_missing,
             when_refused,
+            node_ranges: NodeRanges::default(),
         };
         LiveState::load(
             &config,
@@ -226,6 +227,7 @@ fn an_attached_pod_has_its_addresses_from_when_its_object_is_known() {
         options: Options { services: ServiceKinds::Read, ..Strictness::Lenient.into() },
         when_missing: WhenMissing::Exit,
         when_refused: WhenRefused::Keep,
+        node_ranges: NodeRanges::default(),
     };
     // The stored copy of the previous process.
     let mut state = LiveState::load(

@@ -10,7 +10,7 @@ use serde_saphyr::Spanned;
 
 use super::super::faults::{Faults, line};
 use super::super::file::{Kubernetes, State};
-use super::super::{KubernetesConfig, StateConfig};
+use super::super::{KubernetesConfig, StateConfig, node_ranges};
 use bulkhead_answers::args;
 
 /// Default folder of the last good state. It survives a reboot.
@@ -49,6 +49,7 @@ pub(super) fn state(
         },
         when_missing: state.when_missing.as_ref().map(|when| when.value).unwrap_or_default(),
         when_refused: state.when_refused.as_ref().map(|when| when.value).unwrap_or_default(),
+        node_ranges: node_ranges::check(&state.node_ranges, faults),
     }
 }
 

@@ -117,6 +117,9 @@ fn known_flows_pass_the_tunnels_device_by_with_each_version_of_ip() {
         cluster.tell_nodes();
         cluster.labs.iter_mut().for_each(|lab| lab.start(""));
         let [one, two, _] = &cluster.labs;
+        for route in ["10.244.1.2", "fd00:244:1::2"].map(|pod| two.node.ip(&format!("route get {pod}"))) {
+            assert!(route.contains("dev bh-vxlan"), "{route}");
+        }
         let to = one.get("p1");
         let _server = serve(to, 7070);
         for address in [&to.v4, &to.v6] {
@@ -124,14 +127,19 @@ fn known_flows_pass_the_tunnels_device_by_with_each_version_of_ip() {
                 let mut client = client(&two.get("p2").netns, kind, address, 7070);
                 eventually("the programs forward the flow", || {
                     let before = [one, two].map(|lab| through_device(&lab.node));
-                    assert_eq!(client.say("200"), "200");
+                    let cards = [one, two].map(|lab| lab.node.statistic("card", 1));
+                    let answered = client.say("200");
                     let after = [one, two].map(|lab| through_device(&lab.node));
+                    let cards = [0, 1].map(|at| [one, two][at].node.statistic("card", 1) - cards[at]);
                     let passed = [0, 1].map(|node| [0, 1].map(|way| after[node][way] - before[node][way]));
-                    println!("{kind} to {address}: {passed:?}");
+                    println!("{kind} to {address}: {passed:?} of {cards:?}");
                     // The device adds outer headers of IPv6.
                     let is_v6 = unlisted == "172.18." || (unlisted == "none" && address.contains(':'));
                     let sent = passed.map(|[_, sent]| sent);
-                    passed.iter().all(|&[received, _]| received <= 20) && (is_v6 || sent.iter().all(|&sent| sent <= 20))
+                    answered == "200"
+                        && cards.iter().all(|&card| card >= 200)
+                        && passed.iter().all(|&[received, _]| received <= 20)
+                        && (is_v6 || sent.iter().all(|&sent| sent <= 20))
                 });
             }
         }

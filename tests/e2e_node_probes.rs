@@ -77,6 +77,14 @@ fn healthy_ways_are_proven_within_15_seconds_by_default() {
         assert!(metrics.contains(line), "{line} is not in:\n{metrics}");
     }
     assert!(!metrics.contains("bulkhead_remote_node_fault{"), "{metrics}");
+    for family in ["bulkhead_remote_node_fault", "bulkhead_remote_node_problems"] {
+        assert!(metrics.contains(&format!("# TYPE {family} ")), "alerts ask for {family}:\n{metrics}");
+    }
+    let file = two.path("bundle.tgz").display().to_string();
+    let (code, text) = two.ask(&["bundle", "--output", &file]);
+    assert_eq!(code, Some(0), "{text}");
+    let listed = two.node.exec(&format!("tar -xzOf {file} bulkhead-bundle/nodes.json"));
+    assert!(listed.contains("172.18.0.13"), "{listed}");
     cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
 }
 

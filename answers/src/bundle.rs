@@ -4,7 +4,7 @@
 //!   gzip( tar( bulkhead-bundle/manifest.json    format, version, node, length and SHA-256 of each other member
 //!              bulkhead-bundle/state.jsonl      the objects in force, one per line
 //!              bulkhead-bundle/journal          the flight recorder's journal
-//!              bulkhead-bundle/tables.json, status.json, ports.json, policies.json, config.json ) )
+//!              bulkhead-bundle/tables.json, status.json, ports.json, policies.json, nodes.json, config.json ) )
 //! ```
 //! A tar file can be inspected with common tools. The state has the vswitch's own object format instead of Kubernetes': the reader gets
 //! exactly what the vswitch judged by. The bundle cannot contain what the vswitch does not read: secrets, environment variables,
@@ -51,7 +51,8 @@ pub const STATE: &str = "state.jsonl";
 /// The member with the flight recorder's journal.
 pub const JOURNAL: &str = "journal";
 /// All members except the manifest.
-const MEMBERS: [&str; 7] = [STATE, JOURNAL, "tables.json", "status.json", "ports.json", "policies.json", "config.json"];
+const MEMBERS: [&str; 8] =
+    [STATE, JOURNAL, "tables.json", "status.json", "ports.json", "policies.json", "nodes.json", "config.json"];
 
 /// Maximum total size of the members in bytes: the largest journal plus the tables of a large node.
 const MOST_UNPACKED: u64 = (1 << 30) + (1 << 28);

@@ -35,8 +35,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::io::{
-    self, MAIN_TABLE, OwnRoute, RouteRefused, TcDatapath, Tunnel, TunnelConfig, TunnelEnd, TunnelPeer, Watched,
-    own_routes, remove_tunnel, replace_routes,
+    self, KernelRoute, MAIN_TABLE, OwnRoute, RouteRefused, TcDatapath, Tunnel, TunnelConfig, TunnelEnd, TunnelPeer,
+    Watched, own_routes, remove_tunnel, replace_routes,
 };
 use crossbeam_channel::{Receiver, never};
 use ipnet::IpNet;
@@ -248,16 +248,21 @@ impl RemoteNodes {
         own: &Destinations,
         among_pods: &[IpAddr],
     ) -> Vec<String> {
-        let host = match io::LinkInfo::read(&self.host.peer) {
-            Ok(host) => host.index,
-            Err(error) => return vec![format!("cannot tell the routes over the host port: {error}")],
+        let interface = tunnel.ok().copied().flatten();
+        let Encapsulation { port, vni, .. } = self.settings;
+        let end = interface.map(|interface| TunnelEnd { interface, port, vni });
+        let (host, all) = match self.read_routes() {
+            Ok(read) => read,
+            Err(problem) => {
+                // The programs must not believe nodes of the last look.
+                if let Some(tc) = &self.tc {
+                    let _ = tc.lead_to_nodes(&own.pods, among_pods, &BTreeMap::new(), end);
+                }
+                return vec![problem];
+            }
         };
         // Routes over the host port lead to the node's own pods and to Services.
         let is_over_host = |route: &OwnRoute| route.hop.is_some_and(|hop| hop.interface == host);
-        let all = match io::kernel_routes() {
-            Ok(all) => all,
-            Err(error) => return vec![format!("cannot read the kernel's routes: {error}")],
-        };
         let (mut known, mut foreign) = (BTreeSet::new(), BTreeSet::new());
         for route in &all {
             match OwnRoute::of(route) {
@@ -265,9 +270,6 @@ impl RemoteNodes {
                 None => drop(foreign.insert((route.destination, route.table, route.gateway))),
             }
         }
-        let interface = tunnel.ok().copied().flatten();
-        let Encapsulation { port, vni, .. } = self.settings;
-        let end = interface.map(|interface| TunnelEnd { interface, port, vni });
         let mut wanted = plan.routes(end, &own.sources);
         if tunnel.is_err() {
             let ways: BTreeSet<_> = wanted.iter().map(|route| (route.destination, route.table)).collect();
@@ -293,6 +295,17 @@ impl RemoteNodes {
             );
         }
         problems
+    }
+
+    /// Returns the index of the host port's interface at the node's end, and the kernel's routes.
+    ///
+    /// # Errors
+    /// A message.
+    fn read_routes(&self) -> Result<(u32, Vec<KernelRoute>), String> {
+        let host = io::LinkInfo::read(&self.host.peer)
+            .map_err(|error| format!("cannot tell the routes over the host port: {error}"))?;
+        let all = io::kernel_routes().map_err(|error| format!("cannot read the kernel's routes: {error}"))?;
+        Ok((host.index, all))
     }
 
     /// Makes the probes follow the plan.

@@ -35,6 +35,10 @@ pub fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
         let answer: Value = ask(&args.socket, &request)?;
         members.insert(name, serde_json::to_vec_pretty(&answer)?);
     }
+    // A vswitch whose uplink leads to other nodes, or an older one, has no answer.
+    if let Ok(ways) = ask::<Value>(&args.socket, &Request::Nodes) {
+        members.insert("nodes.json", serde_json::to_vec_pretty(&ways)?);
+    }
     members.insert("tables.json", serde_json::to_vec_pretty(&tables(args)?)?);
     let text = std::fs::read_to_string(&kept.configuration)
         .with_context(|| format!("cannot read the configuration {}", kept.configuration.display()))?;

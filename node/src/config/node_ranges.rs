@@ -1,4 +1,4 @@
-//! The pod networks of nodes whose Node objects have none (`state.node_ranges`).
+//! The pod networks of nodes (`state.node_ranges`), instead of those in their Node objects.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ const FIELD: &str = "state.node_ranges";
 pub(crate) struct NodeRanges(BTreeMap<String, Vec<IpNet>>);
 
 impl NodeRanges {
-    /// Adds the configured networks to a node whose object has no podCIDRs.
+    /// Replaces the networks of a node that the configuration has: a kubelet can set empty podCIDRs of its own Node object once, to another node's.
     pub(crate) fn complete(&self, node: &mut Node) {
-        if let Some(ranges) = self.0.get(&*node.name).filter(|_| node.pod_cidrs.is_empty()) {
+        if let Some(ranges) = self.0.get(&*node.name) {
             node.pod_cidrs.clone_from(ranges);
         }
     }

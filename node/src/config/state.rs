@@ -21,7 +21,7 @@ pub(crate) struct StateConfig {
     pub when_missing: WhenMissing,
     /// What to do if a changed state does not load.
     pub when_refused: WhenRefused,
-    /// The pod networks of Node objects without podCIDRs.
+    /// The pod networks of nodes, instead of those in their Node objects.
     pub node_ranges: NodeRanges,
 }
 

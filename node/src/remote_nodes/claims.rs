@@ -20,7 +20,7 @@ pub(crate) struct RemoteNode {
     pub name: Arc<str>,
     /// The node's addresses, internal ones first.
     pub addresses: Vec<IpAddr>,
-    /// The networks of its pods (`spec.podCIDRs`).
+    /// The networks of its pods (`spec.podCIDRs`, or `state.node_ranges` of the configuration).
     pub pod_networks: Vec<IpNet>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn remote_nodes(pipeline: &Pipeline, own: &str) -> Vec<RemoteNode> {
 }
 
 /// Removes addresses and pod networks that several nodes claim, this one included: none of them is believed, as a node's kubelet writes its
-/// addresses itself. Returns the nodes with what is left, and a message for each claim.
+/// addresses itself. Removes what lies within another node's network, too. Returns the nodes with what is left, and a message for each claim.
 pub(super) fn uncontested(nodes: &[RemoteNode], own: &Destinations) -> (Vec<RemoteNode>, BTreeSet<String>) {
     let claims_of = |addresses: &[IpAddr], networks: &[IpNet]| -> BTreeSet<IpNet> {
         addresses.iter().copied().map(IpNet::from).chain(networks.iter().map(IpNet::trunc)).collect()
@@ -66,6 +66,7 @@ pub(super) fn uncontested(nodes: &[RemoteNode], own: &Destinations) -> (Vec<Remo
     for (name, claimed) in others.chain([("this node", claims_of(&own.sources, &own.pods))]) {
         claimed.into_iter().for_each(|claim| claims.entry(claim).or_default().push(name));
     }
+    let nested = nested(&claims);
     claims.retain(|_, names| names.len() > 1);
     let message = |(claim, names): (&IpNet, &Vec<&str>)| {
         let names = output::some_of(names, MAX_NAMED);
@@ -73,13 +74,37 @@ pub(super) fn uncontested(nodes: &[RemoteNode], own: &Destinations) -> (Vec<Remo
             "several nodes claim {claim}, and the vswitch believes none of the others: {names}; correct the Node objects"
         )
     };
-    let problems = claims.iter().map(message).collect();
+    let problems = claims.iter().map(message).chain(nested.iter().map(|(_, problem)| problem.clone())).collect();
+    let mut refused: BTreeSet<IpNet> = claims.into_keys().collect();
+    refused.extend(nested.into_iter().map(|(claim, _)| claim));
     let mut left = nodes.to_vec();
     for node in &mut left {
-        node.addresses.retain(|&address| !claims.contains_key(&IpNet::from(address)));
-        node.pod_networks.retain(|network| !claims.contains_key(network));
+        node.addresses.retain(|&address| !refused.contains(&IpNet::from(address)));
+        node.pod_networks.retain(|network| !refused.contains(network));
     }
     (left, problems)
+}
+
+/// Returns the claims that lie within a network of another node, each with a message. The longer prefix would win, so a node could take over a part
+/// of another's pods.
+fn nested(claims: &BTreeMap<IpNet, Vec<&str>>) -> Vec<(IpNet, String)> {
+    let mut found = Vec::new();
+    // A network comes before what is within it.
+    let mut around: Vec<(&IpNet, &Vec<&str>)> = Vec::new();
+    for (claim, names) in claims {
+        while around.last().is_some_and(|(network, _)| !network.contains(claim)) {
+            around.pop();
+        }
+        if let Some((network, holders)) = around.last().filter(|(_, holders)| *holders != names) {
+            let [names, holders] = [names, *holders].map(|names| output::some_of(names, MAX_NAMED));
+            let problem = format!(
+                "{claim} of {names} lies within {network} of {holders}, and the vswitch believes only the latter; correct the Node objects"
+            );
+            found.push((*claim, problem));
+        }
+        around.push((claim, names));
+    }
+    found
 }
 
 #[cfg(test)]
@@ -106,6 +131,20 @@ mod tests {
         assert_eq!((&left[1].addresses[..], &left[1].pod_networks[..]), (&nodes[1].addresses[..1], &[][..]));
         assert!(left[2].pod_networks.is_empty() && left[2].addresses == nodes[2].addresses);
         assert!(left[3].pod_networks.is_empty(), "it claims this node's pods");
+        let (inside, told) = uncontested(
+            &[
+                node("a", &["192.0.2.1", "10.9.0.7"], "10.1.0.0/16"),
+                node("b", &["10.1.0.5", "192.0.2.2"], "10.1.2.0/24"),
+                node("c", &[], "10.9.0.0/16"),
+            ],
+            &Destinations::default(),
+        );
+        assert_eq!(inside[0].pod_networks, [net("10.1.0.0/16")]);
+        assert_eq!(
+            (inside[0].addresses.len(), &inside[1].addresses[..], inside[1].pod_networks.len()),
+            (1, &["192.0.2.2".parse().unwrap()][..], 0)
+        );
+        assert!(told.len() == 3 && told.iter().all(|problem| problem.contains("lies within")), "{told:?}");
         let problems: Vec<String> = problems.into_iter().collect();
         for (problem, parts) in
             problems.iter().zip([["10.2.0.0/24", "b, c"], ["10.3.0.0/24", "d, this node"], ["192.0.2.1/32", "a, b"]])

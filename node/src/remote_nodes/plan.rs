@@ -16,7 +16,7 @@ use crate::config::{DEFAULT_MTU, EncapsulationMode};
 /// Bytes that VXLAN takes of a packet: an outer IPv4 or IPv6 header, UDP, VXLAN and Ethernet headers (RFC 7348 §5).
 const OVERHEAD_V4: u32 = 50;
 const OVERHEAD_V6: u32 = 70;
-/// The smallest MTU of a link with IPv6 (RFC 8200 §5). On smaller links the kernel fragments the outer packets.
+/// The smallest MTU of a link with IPv6 (RFC 8200 §5). If less is left, the tunnel's device sends, and the kernel fragments the outer packets.
 const MIN_MTU: u32 = 1280;
 /// The largest MTU of a veth.
 const MAX_MTU: u32 = 65_535;
@@ -98,7 +98,7 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
     /// Adds the ways to a node's pods, or why there is none.
     fn add_node(&self, node: &RemoteNode, mode: EncapsulationMode, plan: &mut Plan) {
         if node.pod_networks.is_empty() {
-            let why = "no podCIDRs are left for it, so no route leads to its pods; set spec.podCIDRs of its Node";
+            let why = "no podCIDRs are left for it, so no route leads to its pods; set spec.podCIDRs of its Node, or state.node_ranges";
             plan.problems.insert(format!("{}: {why}", node.name));
             let (node, why) = (Arc::clone(&node.name), Some(why.to_owned()));
             plan.unled.push(Unled { node, networks: Vec::new(), why });
@@ -155,8 +155,11 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
         // The pods' family first: its outer packets pass wherever the pods' packets would.
         let usable = links.clone().filter(is_large).min_by_key(|(remote, ..)| remote.is_ipv4() != is_v4);
         if let Some((remote, interface, outer)) = usable {
-            // Frames on other links have no Ethernet header.
-            let outer = if self.has_neighbours(interface) { outer } else { Outer::ByDevice };
+            let outer = match self.mtu(interface) {
+                _ if !self.has_neighbours(interface) => Outer::WithoutEthernet,
+                mtu if mtu < MIN_MTU + OVERHEAD_V4 => Outer::ByDevice,
+                _ => outer,
+            };
             return Ok(Some(Way::Tunnel { remote, interface, outer }));
         }
         if let Some((address, interface, _)) = links.clone().next() {
@@ -289,8 +292,8 @@ impl Plan {
         hops
     }
 
-    /// Returns the routes that the kernel should have. If `tunnel` is `None`, routes through the tunnel are
-    /// left out. `sources` are the node's own addresses, at most one per family.
+    /// Returns the routes that the kernel should have. If `tunnel` is `None`, routes through the tunnel are left out. `sources` are the node's own
+    /// addresses, at most one per family.
     pub(super) fn routes(&self, tunnel: Option<TunnelEnd>, sources: &[IpAddr]) -> BTreeSet<OwnRoute> {
         let source_for = |address| source_for(sources, address);
         let mut routes = BTreeSet::new();
@@ -399,6 +402,27 @@ mod tests {
         let links = Links { reach, known: [(2, (1420, false))].into(), names: BTreeMap::new() };
         let plan = links.plan(&[node("n", &["192.0.2.2"], &["10.2.0.0/24"])], EncapsulationMode::Auto);
         assert_eq!((ways(&plan), plan.tunnel_mtu), (vec!["10.2.0.0/24 tunnel 192.0.2.2 2".to_owned()], 1370));
+    }
+
+    #[test]
+    fn the_programs_send_outer_packets_only_where_they_fit_and_have_an_ethernet_header() {
+        let outer = |address: &str, mtu, has_neighbours| {
+            let known = [(2, (mtu, has_neighbours)), (3, (mtu, has_neighbours))].into();
+            let links = Links { reach, known, names: BTreeMap::new() };
+            let plan = links.plan(&[node("n", &[address], &["10.2.0.0/24"])], EncapsulationMode::Always);
+            match plan.ways[0].way {
+                Way::Tunnel { outer, .. } => outer,
+                Way::Route { .. } => panic!("the tunnel is the only way"),
+            }
+        };
+        assert_eq!(
+            [outer("192.0.2.2", 1330, true), outer("192.0.2.2", 1329, true)],
+            [Outer::ToNeighbor, Outer::ByDevice]
+        );
+        assert_eq!(
+            [outer("198.51.100.3", 1500, true), outer("192.0.2.2", 1500, false)],
+            [Outer::ByRoute, Outer::WithoutEthernet]
+        );
     }
 
     #[test]

@@ -89,8 +89,10 @@ pub(super) enum Place {
     Tunneled,
     /// The tunnel's device adds the headers.
     Described,
-    /// The congestion mark is in a register.
+    /// The inner congestion mark is in a register.
     HasMark,
+    /// The outer congestion mark is in a register.
+    Marked,
     /// The next hop of the outer packet is in registers.
     Routed,
     /// The header for the tunnel is set.

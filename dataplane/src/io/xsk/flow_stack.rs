@@ -47,9 +47,9 @@ pub(super) const JUMBO: i16 = SEQUENCE - 8;
 pub(super) const HOP_KEY: i16 = JUMBO - 20;
 /// tc programs only: 1 if the packet's flow is known, else 0, 8 bytes.
 pub(super) const IS_KNOWN: i16 = HOP_KEY - 12;
-/// tc programs at links only: the number of bytes before the inner frame of a packet of the tunnel, 8 bytes; 0 if the packet is none, or is out of
-/// the tunnel.
+/// tc programs at links only: the number of bytes before the inner frame of a packet of the tunnel, 8 bytes; 0 if the packet has no outer
+/// headers, or no longer has them.
 pub(super) const OUTER: i16 = IS_KNOWN - 8;
-/// tc programs only: what outer headers take from a packet, 16 bytes.
+/// tc programs only: the outer congestion mark, the outer identification and the packet's hash, 4 bytes each, and 4 unused bytes.
 pub(super) const ENCAPSULATION: i16 = OUTER - 16;
 const _: () = assert!((HOP_KEY + 4) % 8 == 0 && IS_KNOWN % 8 == 0);

@@ -15,8 +15,12 @@
 //! Why: the tunnel's device allocates a header description for each packet, which costs about as much as all other steps together. Segments
 //! that the card has merged take this way too; otherwise later single ones would overtake them.
 //!
-//! The tunnel's device would copy a congestion mark to the inner header (RFC 6040), so packets with one go there. The outer checksum is not
-//! verified, which RFC 7348 §4.1 permits; the receiver verifies the inner one.
+//! The tunnel's device would copy a congestion mark to the inner header (RFC 6040), so packets with one go there. The program verifies neither
+//! the outer checksums nor the outer lengths, which RFC 7348 §4.1 permits. The receiver verifies the inner checksum; the inner length must fit into
+//! the packet.
+//!
+//! The kernel's note that a merged packet comes out of a tunnel stays, as no helper clears it. That is of no importance to a pod's sockets, nor to a
+//! pod that sends the packet on: its kernel segments by the inner headers.
 
 use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, SHORTEST};
 use super::super::flow_layout::{cells, key};
@@ -46,14 +50,13 @@ const FROM_V6: i16 = 56;
 /// The IP protocol number of UDP.
 const PROTOCOL: i32 = libc::IPPROTO_UDP;
 
-/// Emits the steps that find the inner frame. [`OUTER`] becomes the number of bytes before it, and [`DATA`] its address; 0 and the packet's
-/// address if the packet is no outer packet of the tunnel. Jumps to `Pass` with outer packets that only the kernel can take apart.
+/// Emits the steps that find the inner frame. [`OUTER`] becomes the number of bytes before it, and [`DATA`] its address. Both stay as they are if
+/// the packet is no outer packet of the tunnel. Jumps to `Pass` with outer packets that only the kernel can take apart.
 pub(super) fn find_inner(program: &mut Assembler<Place>, table: &FlowTable) {
-    program.push([Instruction::set(1, 0)]);
-    program.store(Double, STACK, 1, OUTER);
     has(program, SHORTEST, Plain);
     program.push(Instruction::value(4, &table.cells, cells::TUNNEL_PORT));
     program.load(Word, 4, 4, 0);
+    program.jump_if(4, Equal, 0, Plain);
     program.load(Short, 3, DATA, 12);
     program.swap_short(3);
     program.jump_if(3, Equal, 0x86dd, OuterV6);
@@ -104,7 +107,7 @@ fn enter(program: &mut Assembler<Place>) {
     program.jump_if(3, Differs, HAS_VNI, Pass);
 }
 
-/// Jumps to `Plain` unless the protocol and the destination port at these offsets are the tunnel's. Register 4 has the port, 0 without tunnel.
+/// Jumps to `Plain` unless the protocol and the destination port at these offsets are the tunnel's. Register 4 has the tunnel's port.
 fn is_for_tunnel(program: &mut Assembler<Place>, protocol: i16, port: i16) {
     program.load(Byte, 3, DATA, protocol);
     program.jump_if(3, Differs, PROTOCOL, Plain);

@@ -9,8 +9,9 @@
 //! described: to_nodes sets the header description, and the device adds the headers
 //! ```
 //!
-//! Why: the device looks the route up for each packet, through all routing rules. An acknowledgement or a short datagram is then half as
-//! expensive again as on a link.
+//! Why: the device describes the header of each packet in memory, and looks its route up through all routing rules. An acknowledgement or a short
+//! datagram is then half as expensive again as on a link. Here a neighbor needs no look-up, and a node behind a router one on the link, which stays the
+//! same until the vswitch looks at the kernel's routes again.
 //!
 //! The outer checksum is 0, which RFC 7348 §4 prefers. The programs cannot tell the kernel that the segments of a long packet need one. Over IPv6
 //! a checksum is required (RFC 8200 §8.1), so the device adds those headers.
@@ -19,7 +20,7 @@
 //! packets of a flow stay on one way and in order.
 
 use super::super::flow_headers::{HEADER, IPV4};
-use super::super::flow_place::Place::{self, Described, End, HasMark, Routed};
+use super::super::flow_place::Place::{self, Described, End, HasMark, Marked, Routed};
 use super::super::flow_stack::{AT, CONTEXT, DATA, DATA_END, ENCAPSULATION, STACK};
 use super::super::instruction::Operation::{Add, And, Or, ShiftLeft, ShiftRight, Xor};
 use super::super::instruction::Test::{Differs, Equal, Greater};
@@ -85,6 +86,10 @@ fn read(program: &mut Assembler<Place>) {
     program.apply(ShiftRight, 1, 4);
     program.place(HasMark);
     program.apply(And, 1, 3);
+    // RFC 3168 §9.1.1: a mark that the packet has already is not copied, so that the other node need not take these packets out by its device.
+    program.jump_if(1, Differs, 3, Marked);
+    program.push([Instruction::set(1, 2)]);
+    program.place(Marked);
     program.store(Word, STACK, 1, MARK);
     program.push([Instruction::call(function::RANDOM)]);
     program.apply(And, 0, 0xffff);
@@ -93,8 +98,8 @@ fn read(program: &mut Assembler<Place>) {
     program.store(Word, STACK, 0, HASH);
 }
 
-/// Makes room for the headers and loads the ends of the packet. Jumps to `Described` if the kernel refuses, for example before Linux 5.13, or with a
-/// packet that is in another tunnel already.
+/// Makes room for the headers and loads the ends of the packet. Jumps to `Described` if the kernel refuses, for example with a packet that is in
+/// another tunnel already.
 fn make_room(program: &mut Assembler<Place>) {
     /// `BPF_ADJ_ROOM_MAC`.
     const AFTER_ETHERNET: i32 = 1;

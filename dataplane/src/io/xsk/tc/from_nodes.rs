@@ -66,6 +66,8 @@ pub(super) fn instructions(table: &FlowTable, [hops, records]: [&Map; 2], entran
     find_port(&mut program, table);
     program.push([Instruction::set(1, 0)]);
     program.store(Double, STACK, 1, IS_KNOWN);
+    // Kernels before 6.3 refuse a program that may read what it has not stored.
+    program.store(Double, STACK, 1, OUTER);
     let is_link = entrance == Entrance::Link;
     read_packet(&mut program, |program| {
         if is_link {
@@ -187,7 +189,11 @@ fn check_source(program: &mut Assembler<Place>, entrance: Entrance) {
             program.jump_if_register(1, Differs, 2, Pass);
         }
         // Another node may send through the tunnel although this one reaches it over a link.
-        Entrance::Tunnel => program.jump_if(1, Equal, kind::OWN.cast_signed(), Pass),
+        Entrance::Tunnel => {
+            for own in [kind::OWN, kind::NODE] {
+                program.jump_if(1, Equal, own.cast_signed(), Pass);
+            }
+        }
     }
 }
 

@@ -118,8 +118,10 @@ pub enum Outer {
     ToNeighbor,
     /// The kernel looks the route over the link up, for each packet.
     ByRoute,
-    /// The tunnel's device adds the headers and sends the packets.
+    /// The tunnel's device adds the headers and sends the packets, as only it fragments them for a small link.
     ByDevice,
+    /// The same, on a link whose frames have no Ethernet header. The programs do not read these.
+    WithoutEthernet,
 }
 
 impl NodeHop {
@@ -130,9 +132,10 @@ impl NodeHop {
         }
     }
 
-    /// Returns the index of the interface over which packets leave and arrive.
-    pub(super) const fn link(&self) -> u32 {
+    /// Returns the index of the interface at which packets arrive whose headers the programs can read.
+    pub(super) const fn arrival(&self) -> u32 {
         match *self {
+            Self::Tunnel { end: TunnelEnd { interface, .. }, outer: Outer::WithoutEthernet, .. } => interface,
             Self::Link { interface: link, .. } | Self::Tunnel { link, .. } => link,
         }
     }
@@ -160,7 +163,7 @@ impl NodeHop {
                     put(hop::LOCAL, &tunnel_octets(local));
                 }
                 if let (Some(IpAddr::V4(local)), IpAddr::V4(to)) = (local, remote)
-                    && outer != Outer::ByDevice
+                    && matches!(outer, Outer::ToNeighbor | Outer::ByRoute)
                 {
                     put(hop::LINK, &link.to_ne_bytes());
                     put(hop::PORT, &port.to_ne_bytes());

@@ -68,7 +68,7 @@ impl Paths {
     ) -> io::Result<()> {
         let mut state = self.lock();
         let State { hops, filters } = &mut *state;
-        let mut wanted: BTreeSet<u32> = others.values().flat_map(|hop| [hop.interface(), hop.link()]).collect();
+        let mut wanted: BTreeSet<u32> = others.values().flat_map(|hop| [hop.interface(), hop.arrival()]).collect();
         wanted.extend(tunnel);
         let filters = match filters {
             Some(filters) => filters,
@@ -124,9 +124,9 @@ impl TcDatapath {
         self.table.half_cell(cells::NODES_ADDRESSES + 8).store(u32::from_ne_bytes([a, b, c, d]), Ordering::SeqCst);
     }
 
-    /// Replaces the ways to the pods of other nodes, past the node's network stack. `own` are the networks of this node's pods, and `node` are the
-    /// node's own addresses in them. `tunnel` is `None`
-    /// if this node has no tunnel. Attaches programs to the links of the next hops and to the tunnel, behind its guard.
+    /// Replaces the ways to the pods of other nodes, past the node's network stack. `own` are the networks of this node's pods, and
+    /// `node` the node's own addresses in them. `tunnel` is this node's end of the tunnel, `None` if it has none. Attaches programs to the links of
+    /// the next hops and to the tunnel, behind its guard.
     ///
     /// # Errors
     /// If there are more than 32,768 networks, or the kernel refuses. The node's kernel then forwards what the programs do not.

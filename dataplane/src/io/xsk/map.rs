@@ -158,11 +158,13 @@ impl Map {
         let (mut keys, mut values) =
             (vec![0; self.key_size * COUNT as usize], vec![0; self.value_size * COUNT as usize]);
         let map = self.descriptor.as_raw_fd().cast_unsigned();
-        let (mut last, mut next) = (None, 0_u32);
+        // A hash map's position has four bytes, that of other maps is a key.
+        let position = self.key_size.max(4);
+        let (mut last, mut next, mut is_first) = (vec![0_u8; position], vec![0_u8; position], true);
         loop {
             let mut batch = Batch {
-                last: last.as_ref().map_or(0, |last: &u32| address(last)),
-                next: address(&raw mut next),
+                last: if is_first { 0 } else { address(last.as_ptr()) },
+                next: address(next.as_mut_ptr()),
                 keys: address(keys.as_mut_ptr()),
                 values: address(values.as_mut_ptr()),
                 count: COUNT,
@@ -170,8 +172,7 @@ impl Map {
                 element_flags: 0,
                 flags: 0,
             };
-            // SAFETY: the attributes of this command, with room for `COUNT` keys and values of the map's sizes. A hash map's position
-            // has four bytes.
+            // SAFETY: the attributes of this command, with room for `COUNT` keys and values of the map's sizes, and for a position.
             let result = unsafe { bpf_into(MAP_LOOKUP_BATCH, &mut batch) };
             let is_last = match result {
                 Ok(_) => false,
@@ -183,7 +184,7 @@ impl Map {
             if is_last {
                 return Ok(());
             }
-            last = Some(next);
+            (last, next, is_first) = (next, last, false);
         }
     }
 

@@ -256,7 +256,7 @@ fn packets_of_the_tunnel_are_taken_from_the_node_that_owns_the_inner_source_alon
 /// Exchanges datagrams with an address, from port 9999 to port 1. Each line that it reads is a number of requests; it prints how many were
 /// answered, and how many datagrams without payload have arrived.
 const KNOWN: &str = "
-import socket, sys, time
+import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(('', 9999))
 s.connect((sys.argv[1], 1))
@@ -326,6 +326,72 @@ fn a_known_flow_takes_packets_from_the_node_that_owns_its_source_alone() {
     inject(&two.node, 1, &pod.v4, 10, &sources);
     assert_eq!(client.say("10"), "10 10", "from the node that owns the source");
     labs.iter_mut().for_each(|lab| drop(lab.stop()));
+}
+
+/// Sends datagrams with this payload to port 9999 of an address, each from another port, from 2000 on. With a source address, that of the datagrams.
+const DATAGRAMS: &str = "
+import socket, struct, sys, time
+to, payload, source = sys.argv[1], sys.argv[2].encode(), sys.argv[3:]
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) if source else None
+for port in range(2000, 2200):
+    if raw:
+        # The kernel fills in length, identification and checksum.
+        ip = struct.pack('!BBHHHBBH4s4s', 0x45, 0, 0, 0, 0, 64, 17, 0, socket.inet_aton(source[0]), socket.inet_aton(to))
+        raw.sendto(ip + struct.pack('!HHHH', port, 9999, 8 + len(payload), 0) + payload, (to, 0))
+    else:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.bind(('', port))
+            s.sendto(payload, (to, 9999))
+    time.sleep(0.005)
+";
+
+/// Receives at port 9999. For each line that it reads, prints how many `genuine` and other datagrams have arrived.
+const COUNT: &str = "
+import socket, sys, threading
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('', 9999))
+genuine, others = 0, 0
+def receive():
+    global genuine, others
+    while True:
+        if s.recv(100) == b'genuine':
+            genuine += 1
+        else:
+            others += 1
+threading.Thread(target=receive, daemon=True).start()
+for line in sys.stdin:
+    print(genuine, others, flush=True)
+";
+
+#[test]
+fn a_pod_cannot_follow_a_datagram_of_another_nodes_pod_with_its_source() {
+    require!("python3", "ss");
+    only_with_tc!();
+    let mut cluster = Cluster::new(1500, "");
+    cluster.labs[0].pod("thief", "{app: thief}");
+    cluster.tell_nodes();
+    cluster.labs.iter_mut().for_each(|lab| lab.start(""));
+    let [one, two, _] = &cluster.labs;
+    let (pod, thief, other) = (one.get("p1"), one.get("thief"), two.get("p2"));
+    for from in [thief, other] {
+        eventually("the pod is reached", || pings(&from.netns, &pod.v4));
+    }
+    let mut counted = Dialogue::start(&pod.netns, COUNT, "");
+    eventually("the pod listens", || pod.netns.exec("ss -Hulpn").contains(":9999 "));
+    // Each genuine datagram leaves a record at node 1 for a second. The thief follows at the same pace.
+    let send = |netns: &Netns, words: &[&str]| {
+        Running::start(&mut netns.command("python3", &[&["-c", DATAGRAMS, &pod.v4], words].concat()))
+    };
+    let genuine = send(&other.netns, &["genuine"]);
+    eventually("the first datagram arrives", || !counted.say("").starts_with("0 "));
+    let thief = send(&thief.netns, &["forged", &other.v4]);
+    eventually("the genuine datagrams arrive", || counted.say("").starts_with("200 "));
+    assert!([genuine, thief].into_iter().all(|sender| sender.wait().status.success()));
+    assert_eq!(counted.say(""), "200 0", "datagrams of the thief arrive");
+    let (_, status) = one.ask(&["status"]);
+    // They are judged as the thief's own. If the program took them for the uplink's, only their MAC address would stop them (`other_host`).
+    assert!(status.contains("spoofed_source"), "{status}");
+    cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
 }
 
 /// Sends one ping that must not be fragmented, with a payload of this many bytes. Returns whether the target answers within `seconds`, or the

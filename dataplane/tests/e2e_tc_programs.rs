@@ -2,6 +2,7 @@
 
 mod away;
 mod handshake;
+mod nodes;
 
 use std::net::UdpSocket;
 use std::path::PathBuf;

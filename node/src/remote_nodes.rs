@@ -239,8 +239,9 @@ impl RemoteNodes {
         Ok(self.tunnel.as_ref().map(Tunnel::interface))
     }
 
-    /// Replaces the routes to other nodes, and returns a message per failure. If the tunnel could not be set up, its existing routes stay: packets
-    /// must not leave without its header. Routes that another program has added are not added again.
+    /// Replaces the routes to other nodes and the next hops of the kernel's programs, and returns a message per failure. If the tunnel could not be
+    /// set up, its existing routes stay: packets must not leave without its header. Routes that another program has added are not added again.
+    /// `among_pods` is as in [`Told`].
     fn set_routes(
         &self,
         plan: &Plan,
@@ -248,16 +249,14 @@ impl RemoteNodes {
         own: &Destinations,
         among_pods: &[IpAddr],
     ) -> Vec<String> {
-        let interface = tunnel.ok().copied().flatten();
         let Encapsulation { port, vni, .. } = self.settings;
-        let end = interface.map(|interface| TunnelEnd { interface, port, vni });
+        let end = tunnel.ok().copied().flatten().map(|interface| TunnelEnd { interface, port, vni });
+        let lead = |hops| self.tc.as_ref().map_or(Ok(()), |tc| tc.lead_to_nodes(&own.pods, among_pods, hops, end));
         let (host, all) = match self.read_routes() {
             Ok(read) => read,
             Err(problem) => {
-                // The programs must not believe nodes of the last look.
-                if let Some(tc) = &self.tc {
-                    let _ = tc.lead_to_nodes(&own.pods, among_pods, &BTreeMap::new(), end);
-                }
+                // The programs must not believe nodes of the last look. If this fails too, the next look tries again.
+                let _ = lead(&BTreeMap::new());
                 return vec![problem];
             }
         };
@@ -282,18 +281,12 @@ impl RemoteNodes {
         let gateway = |route: &OwnRoute| route.hop.map(|hop| hop.gateway);
         wanted.retain(|route| !foreign.contains(&(route.destination, route.table, gateway(route))));
         let mut problems: Vec<String> = replace_routes(&known, &wanted).iter().map(explain).collect();
-        if let Some(tc) = &self.tc {
-            let mut hops = plan.hops(end, &own.sources);
-            // The set is ordered, and `None` is the least gateway.
-            let other = |network| foreign.range((network, MAIN_TABLE, None)..).next();
-            hops.retain(|&network, _| {
-                other(network).is_none_or(|&(to, table, _)| (to, table) != (network, MAIN_TABLE))
-            });
-            let led = tc.lead_to_nodes(&own.pods, among_pods, &hops, end);
-            problems.extend(
-                led.err().map(|error| format!("the kernel's programs cannot take packets of other nodes: {error}")),
-            );
-        }
+        let mut hops = plan.hops(end, &own.sources);
+        // The set is ordered, and `None` is the least gateway.
+        let other = |network| foreign.range((network, MAIN_TABLE, None)..).next();
+        hops.retain(|&network, _| other(network).is_none_or(|&(to, table, _)| (to, table) != (network, MAIN_TABLE)));
+        let told = |error| format!("the kernel's programs cannot take packets of other nodes: {error}");
+        problems.extend(lead(&hops).err().map(told));
         problems
     }
 

@@ -117,8 +117,8 @@ pub struct Lab {
     pub node_labels: String,
     /// Whether its Node object has podCIDRs.
     pub has_pod_cidrs: bool,
-    /// The beginning of those of the node's addresses that its Node object does not list.
-    pub unlisted: &'static str,
+    /// The beginning of the addresses that the Node object does not list. `None` if it lists all.
+    pub unlisted: Option<&'static str>,
     /// Objects of the state in addition to the node, its namespace and its pods.
     pub more_state: String,
     folder: PathBuf,
@@ -149,7 +149,7 @@ impl Lab {
             annotations: "{}".to_owned(),
             node_labels: "{}".to_owned(),
             has_pod_cidrs: true,
-            unlisted: "none",
+            unlisted: None,
             more_state: more,
             folder,
         }
@@ -278,7 +278,7 @@ impl Lab {
         let (name, number, labels) = (self.node_name(), self.options.node, &self.node_labels);
         let addresses: Vec<String> = [self.node_v4(), self.node_v6()]
             .into_iter()
-            .filter(|address| !address.starts_with(self.unlisted))
+            .filter(|address| self.unlisted.is_none_or(|beginning| !address.starts_with(beginning)))
             .map(|address| format!("{{type: InternalIP, address: '{address}'}}"))
             .collect();
         let addresses = addresses.join(", ");

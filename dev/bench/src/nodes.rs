@@ -33,8 +33,11 @@ const WARM_UP: Duration = Duration::from_secs(1);
 /// Settings of all measurements.
 #[derive(Clone, Debug)]
 struct Bench {
+    /// The program to measure.
     program: PathBuf,
+    /// How many times each way is measured, at least 1.
     rounds: u32,
+    /// Duration of a measurement, and the cores of its traffic.
     load: Load,
 }
 
@@ -44,7 +47,10 @@ impl Bench {
         Pair::new(way, offloads, &self.program, &self.load.cores).context("cannot set up both nodes")
     }
 
-    /// Measures all ways in turns, as many times as there are rounds.
+    /// Measures all ways in turns, as many times as there are rounds. `once` returns the metrics of one measurement.
+    ///
+    /// # Errors
+    /// The first error of `once`, with the way's name.
     fn rounds(&self, ways: &[Way], once: impl FnMut(Way) -> anyhow::Result<Vec<f64>>) -> anyhow::Result<Rounds<Way>> {
         Rounds::measure(ways, self.rounds, Way::name, once)
     }
@@ -58,12 +64,20 @@ const ROWS: [Row<NodesRow, Bench>; 5] = [
     (NodesRow::Latency, "latency", flows::latency),
 ];
 
+/// Measures the chosen rows and prints them. The exit code is 0 also if a goal is missed.
+///
+/// # Errors
+/// If a measurement cannot be set up or fails.
 pub(crate) fn run(args: &Nodes) -> anyhow::Result<ExitCode> {
     let bench = bench(args)?;
     let about = json!({"rounds": bench.rounds, "seconds": args.seconds, "worker_cores": bench.load.cores});
     rows::run(&ROWS, &args.only, &bench, args.output, about)
 }
 
+/// Returns the settings from the arguments.
+///
+/// # Errors
+/// If there are fewer than two cores, or no program is found.
 fn bench(args: &Nodes) -> anyhow::Result<Bench> {
     let cores = cores::usable();
     ensure!(cores.len() >= 2, "this needs two cores, one for clients and one for servers");

@@ -30,7 +30,7 @@ impl<W: Copy + PartialEq> Rounds<W> {
         Ok(all)
     }
 
-    /// Returns one metric of a way, one value per round.
+    /// Returns the metric with this index of a way, one value per round. Empty if the way was not measured or has no such metric.
     pub(crate) fn of(&self, way: W, metric: usize) -> Vec<f64> {
         let rounds = self.0.iter().filter(|(measured, _)| *measured == way).flat_map(|(_, rounds)| rounds);
         rounds.filter_map(|metrics| metrics.get(metric).copied()).collect()

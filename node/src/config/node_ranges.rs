@@ -16,7 +16,8 @@ const FIELD: &str = "state.node_ranges";
 pub(crate) struct NodeRanges(BTreeMap<String, Vec<IpNet>>);
 
 impl NodeRanges {
-    /// Replaces the networks of a node that the configuration has: a kubelet can set empty podCIDRs of its own Node object once, to another node's.
+    /// Replaces the pod networks of a node that the configuration lists, and leaves other nodes as they are. Node objects are not believed here, as a
+    /// kubelet can set the podCIDRs of its own object if nobody else has.
     pub(crate) fn complete(&self, node: &mut Node) {
         if let Some(ranges) = self.0.get(&*node.name) {
             node.pod_cidrs.clone_from(ranges);
@@ -33,10 +34,18 @@ impl NodeRanges {
     }
 }
 
+impl FromIterator<(String, Vec<IpNet>)> for NodeRanges {
+    /// Collects nodes' names with their networks, which must not overlap.
+    fn from_iter<T: IntoIterator<Item = (String, Vec<IpNet>)>>(nodes: T) -> Self {
+        Self(nodes.into_iter().collect())
+    }
+}
+
 /// The field as parsed.
 pub(super) type Written = BTreeMap<String, Vec<Spanned<String>>>;
 
-/// Checks the field: each range is a network, and no two nodes share addresses, as pods of both would get them.
+/// Returns the networks of the field. Adds a fault for each text that is no network, and for each network that shares addresses with another node's:
+/// pods of both nodes would get them.
 pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> NodeRanges {
     let mut ranges: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
     for (node, texts) in written {
@@ -48,8 +57,8 @@ pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> NodeRanges {
                 continue;
             };
             let overlaps = |other: &IpNet| other.contains(&range) || range.contains(other);
-            let taken = ranges.iter().flat_map(|(name, ranges)| ranges.iter().map(move |range| (name, range)));
-            if let Some((name, other)) = taken.into_iter().find(|(_, other)| overlaps(other)) {
+            let mut taken = ranges.iter().flat_map(|(name, ranges)| ranges.iter().map(move |range| (name, range)));
+            if let Some((name, other)) = taken.find(|(_, other)| overlaps(other)) {
                 let problem = format!("{range} of {node} overlaps with {other} of {name}");
                 faults.add(line(text), FIELD, problem, "give each node its own range");
             }
@@ -57,5 +66,5 @@ pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> NodeRanges {
         }
         ranges.insert(node.clone(), own);
     }
-    NodeRanges(ranges)
+    ranges.into_iter().collect()
 }

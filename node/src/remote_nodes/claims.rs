@@ -85,8 +85,8 @@ pub(super) fn uncontested(nodes: &[RemoteNode], own: &Destinations) -> (Vec<Remo
     (left, problems)
 }
 
-/// Returns the claims that lie within a network of another node, each with a message. The longer prefix would win, so a node could take over a part
-/// of another's pods.
+/// Returns the claims that lie within a network of another node, each with a message. `claims` has the names of the nodes that claim an address or
+/// network. The longer prefix would win, so a node could take over a part of another's pods.
 fn nested(claims: &BTreeMap<IpNet, Vec<&str>>) -> Vec<(IpNet, String)> {
     let mut found = Vec::new();
     // A network comes before what is within it.
@@ -95,7 +95,7 @@ fn nested(claims: &BTreeMap<IpNet, Vec<&str>>) -> Vec<(IpNet, String)> {
         while around.last().is_some_and(|(network, _)| !network.contains(claim)) {
             around.pop();
         }
-        if let Some((network, holders)) = around.last().filter(|(_, holders)| *holders != names) {
+        if let Some((network, holders)) = around.iter().find(|(_, holders)| *holders != names) {
             let [names, holders] = [names, *holders].map(|names| output::some_of(names, MAX_NAMED));
             let problem = format!(
                 "{claim} of {names} lies within {network} of {holders}, and the vswitch believes only the latter; correct the Node objects"
@@ -131,20 +131,19 @@ mod tests {
         assert_eq!((&left[1].addresses[..], &left[1].pod_networks[..]), (&nodes[1].addresses[..1], &[][..]));
         assert!(left[2].pod_networks.is_empty() && left[2].addresses == nodes[2].addresses);
         assert!(left[3].pod_networks.is_empty(), "it claims this node's pods");
-        let (inside, told) = uncontested(
-            &[
-                node("a", &["192.0.2.1", "10.9.0.7"], "10.1.0.0/16"),
-                node("b", &["10.1.0.5", "192.0.2.2"], "10.1.2.0/24"),
-                node("c", &[], "10.9.0.0/16"),
-            ],
-            &Destinations::default(),
-        );
-        assert_eq!(inside[0].pod_networks, [net("10.1.0.0/16")]);
+        let nested = [
+            node("a", &["192.0.2.1", "10.9.0.7"], "10.1.0.0/16"),
+            // The last address also lies within the node's own claim.
+            node("b", &["192.0.2.2", "10.1.0.5", "10.1.2.5"], "10.1.2.0/24"),
+            node("c", &[], "10.9.0.0/16"),
+        ];
+        let (left, told) = uncontested(&nested, &Destinations::default());
         assert_eq!(
-            (inside[0].addresses.len(), &inside[1].addresses[..], inside[1].pod_networks.len()),
-            (1, &["192.0.2.2".parse().unwrap()][..], 0)
+            (&left[0].addresses[..], &left[0].pod_networks),
+            (&nested[0].addresses[..1], &nested[0].pod_networks)
         );
-        assert!(told.len() == 3 && told.iter().all(|problem| problem.contains("lies within")), "{told:?}");
+        assert_eq!((&left[1].addresses[..], &left[1].pod_networks[..]), (&nested[1].addresses[..1], &[][..]));
+        assert!(told.len() == 4 && told.iter().all(|problem| problem.contains("lies within")), "{told:?}");
         let problems: Vec<String> = problems.into_iter().collect();
         for (problem, parts) in
             problems.iter().zip([["10.2.0.0/24", "b, c"], ["10.3.0.0/24", "d, this node"], ["192.0.2.1/32", "a, b"]])

@@ -16,7 +16,8 @@ use crate::config::{DEFAULT_MTU, EncapsulationMode};
 /// Bytes that VXLAN takes of a packet: an outer IPv4 or IPv6 header, UDP, VXLAN and Ethernet headers (RFC 7348 §5).
 const OVERHEAD_V4: u32 = 50;
 const OVERHEAD_V6: u32 = 70;
-/// The smallest MTU of a link with IPv6 (RFC 8200 §5). If less is left, the tunnel's device sends, and the kernel fragments the outer packets.
+/// The smallest MTU of a link with IPv6 in bytes (RFC 8200 §5), and the tunnel's smallest. On links that leave it less, the tunnel's device adds the
+/// headers, and the kernel fragments the outer packets.
 const MIN_MTU: u32 = 1280;
 /// The largest MTU of a veth.
 const MAX_MTU: u32 = 65_535;
@@ -37,7 +38,7 @@ pub(super) enum Way {
         remote: IpAddr,
         /// The index of the interface over which the outer packets leave.
         interface: u32,
-        /// How the kernel's programs send them.
+        /// Who adds the tunnel's headers.
         outer: Outer,
     },
 }

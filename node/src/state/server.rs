@@ -91,7 +91,7 @@ impl LiveState {
     }
 
     /// Applies the changes. Returns whether anything in force changed.
-    fn take_changes(&mut self, changes: Changes) -> anyhow::Result<bool> {
+    pub(super) fn take_changes(&mut self, changes: Changes) -> anyhow::Result<bool> {
         let Changes { is_whole, heard, mut events, faulty, warnings } = changes;
         self.heard = heard;
         let warnings = told(&warnings);

@@ -1,4 +1,6 @@
+use bulkhead_cluster::kubernetes::Changes;
 use bulkhead_control::attachments::Standing;
+use bulkhead_control::cache::Event;
 use bulkhead_control::renderer::acl;
 use bulkhead_control::source::{Options, ServiceKinds, Strictness};
 
@@ -20,24 +22,25 @@ impl Files {
         self.0.write("state.yaml", text);
     }
 
-    fn load(&self, when_missing: WhenMissing, when_refused: WhenRefused) -> anyhow::Result<LiveState> {
-        let config = StateConfig {
+    fn config(&self, when_missing: WhenMissing, when_refused: WhenRefused) -> StateConfig {
+        StateConfig {
             paths: vec![self.0.path().join("state.yaml")],
             kubernetes: None,
             options: Options { services: ServiceKinds::Read, ..Strictness::Lenient.into() },
             when_missing,
             when_refused,
             node_ranges: NodeRanges::default(),
-        };
-        LiveState::load(
-            &config,
-            Some(Settings::default()),
-            &"node-1".into(),
-            Judging::default(),
-            BTreeSet::new(),
-            BTreeMap::new(),
-        )
+        }
     }
+
+    fn load(&self, when_missing: WhenMissing, when_refused: WhenRefused) -> anyhow::Result<LiveState> {
+        load(&self.config(when_missing, when_refused))
+    }
+}
+
+fn load(config: &StateConfig) -> anyhow::Result<LiveState> {
+    let (services, node) = (Some(Settings::default()), "node-1".into());
+    LiveState::load(config, services, &node, Judging::default(), BTreeSet::new(), BTreeMap::new())
 }
 
 /// The counters except those of Services.
@@ -221,14 +224,7 @@ fn an_attached_pod_has_its_addresses_from_when_its_object_is_known() {
     };
     let attached = [(PodName::new("x", "a"), attachment("10.1.0.1", 1))];
     files.write(&node("node-1", 1));
-    let config = StateConfig {
-        paths: vec![files.0.path().join("state.yaml")],
-        kubernetes: None,
-        options: Options { services: ServiceKinds::Read, ..Strictness::Lenient.into() },
-        when_missing: WhenMissing::Exit,
-        when_refused: WhenRefused::Keep,
-        node_ranges: NodeRanges::default(),
-    };
+    let config = files.config(WhenMissing::Exit, WhenRefused::Keep);
     // The stored copy of the previous process.
     let mut state = LiveState::load(
         &config,
@@ -282,6 +278,31 @@ fn the_other_nodes_pods_are_behind_their_nodes() {
         .map(|peer| format!("{} {} {}", peer.node, peer.prefix, peer.address))
         .collect();
     assert_eq!(peers, ["node-2 10.2.0.0/16 192.0.2.2", "node-3 10.3.0.0/16 192.0.2.3"]);
+}
+
+#[test]
+fn the_configured_networks_of_nodes_count_instead_of_their_objects_also_with_a_server() {
+    let files = Files::new("ranges");
+    files.write(&(node("node-1", 1) + &node("node-2", 2).replace("podCIDRs: [10.2.0.0/16]", "podCIDRs: []")));
+    let ranges = [("node-1", "10.8.0.0/24"), ("node-2", "10.9.0.0/24"), ("node-3", "10.7.0.0/24")];
+    let ranges = ranges.map(|(node, range)| (node.to_owned(), vec![range.parse().unwrap()]));
+    let config =
+        StateConfig { node_ranges: ranges.into_iter().collect(), ..files.config(WhenMissing::Exit, WhenRefused::Keep) };
+    let mut state = load(&config).unwrap();
+    let told = |state: &LiveState| {
+        let policy = state.policy();
+        let remote = policy.remote_nodes.iter().map(|node| format!("{}: {:?}", node.name, node.pod_networks));
+        (format!("{:?}", policy.pod_networks), remote.collect::<Vec<_>>())
+    };
+    let own = "[10.8.0.0/24]".to_owned();
+    assert_eq!(told(&state), (own.clone(), vec!["node-2: [10.9.0.0/24]".to_owned()]));
+    // With a server: a third node joins, and the kubelet of the second one sets its podCIDRs.
+    files.write(&(node("node-2", 8) + &node("node-3", 8)));
+    let objects = bulkhead_control::source::load(&config.paths, config.options.clone()).unwrap().objects;
+    let changes = Changes { events: objects.into_iter().map(Event::Apply).collect(), ..Changes::default() };
+    assert!(state.take_changes(changes).unwrap());
+    let all = ["node-2: [10.9.0.0/24]", "node-3: [10.7.0.0/24]"].map(str::to_owned);
+    assert_eq!(told(&state), (own, all.into()));
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(super) const JUMBO_HEADER: i32 = 8;
 /// The longest packet whose length an IPv4 header can tell, and the longest payload that an IPv6 header can, in bytes.
 const LONGEST_TOLD: i32 = 65_535;
 /// Bytes of the UDP header, and of the TCP header without options.
-const UDP: i32 = 8;
+pub(super) const UDP: i32 = 8;
 const TCP: i32 = 20;
 /// The shortest packet of a flow: Ethernet, IPv4 and UDP headers.
 pub(super) const SHORTEST: i32 = ETHERNET + IPV4 + UDP;
@@ -67,17 +67,17 @@ pub(super) fn clear_key(program: &mut Assembler<Place>, slot: u8) {
     program.store(Word, STACK, slot, KEY + key::SLOT);
 }
 
-/// Jumps to `Miss` unless the packet has `bytes` bytes after `from`.
-pub(super) fn need(program: &mut Assembler<Place>, from: u8, bytes: i32) {
+/// Jumps to `otherwise` unless the packet's linear part has `bytes` bytes from the address in register `from` on. Overwrites register 2.
+pub(super) fn need(program: &mut Assembler<Place>, from: u8, bytes: i32, otherwise: Place) {
     program.push([Instruction::copy(2, from)]);
     program.apply(Add, 2, bytes);
-    program.jump_if_register(2, Greater, DATA_END, Miss);
+    program.jump_if_register(2, Greater, DATA_END, otherwise);
 }
 
 /// Parses the headers into the key. Stores the frame's length by the IP header and the end of the headers on the stack.
 pub(super) fn parse(program: &mut Assembler<Place>, extent: Extent) {
     const ETHERTYPE: i16 = 12;
-    need(program, DATA, SHORTEST);
+    need(program, DATA, SHORTEST, Miss);
     program.load(Short, 3, DATA, ETHERTYPE);
     program.swap_short(3);
     program.jump_if(3, Equal, 0x86dd, V6);
@@ -127,7 +127,7 @@ fn find_big_length(program: &mut Assembler<Place>, len: i16, gso_size: i16, befo
 }
 
 fn parse_v6(program: &mut Assembler<Place>, extent: Extent) {
-    need(program, DATA, ETHERNET + IPV6 + UDP);
+    need(program, DATA, ETHERNET + IPV6 + UDP, Miss);
     for at in [0, 4, 8, 12] {
         for (from, to) in [(8, key::SOURCE), (24, key::DESTINATION)] {
             program.load(Word, 3, DATA, HEADER + from + at);
@@ -161,7 +161,7 @@ fn parse_jumbo(program: &mut Assembler<Place>, extent: Extent) {
     /// The next header (TCP), 0 further words of 8 bytes, the option's number, and the length of its value.
     const START: i32 = i32::from_ne_bytes([6, 0, 0xc2, 4]);
     program.jump_if(4, Differs, libc::IPPROTO_HOPOPTS, Miss);
-    need(program, DATA, ETHERNET + IPV6 + JUMBO_HEADER + UDP);
+    need(program, DATA, ETHERNET + IPV6 + JUMBO_HEADER + UDP, Miss);
     program.load(Word, 2, DATA, HEADER + 40);
     program.jump_if(2, Differs, START, Miss);
     program.load(Word, 2, DATA, HEADER + 44);
@@ -234,7 +234,7 @@ fn datagram(program: &mut Assembler<Place>) {
 fn segment(program: &mut Assembler<Place>, extent: Extent) {
     const ACK: i32 = 0x10;
     program.place(Segment);
-    need(program, AT, TCP);
+    need(program, AT, TCP, Miss);
     program.load(Byte, 4, AT, 12);
     program.apply(ShiftRight, 4, 4);
     program.apply(ShiftLeft, 4, 2);

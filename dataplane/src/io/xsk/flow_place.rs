@@ -1,58 +1,80 @@
 //! The jump labels of the flow cache's programs.
 
-/// Jump labels of flow cache programs. The comments say what is the case at the label.
+/// Jump labels of flow cache programs. The comments say what is the case at the label, for the program's packet. Registers that are not named
+/// have no defined value there, except those of [`flow_stack`](super::flow_stack).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Place {
+    /// The packet's EtherType is IPv6.
     V6,
-    /// The IPv4 packet's length is in a register.
+    /// The packet is IPv4. Register 3 has its length in bytes by the IP header, or, of a BIG TCP packet, by the kernel.
     Told,
-    /// The IPv6 packet's length is in a register.
+    /// The packet is IPv6. Register 3 has its payload's length in bytes, and register 4 the next header's number.
     ToldV6,
+    /// The packet is UDP. [`AT`](super::flow_stack::AT) has the address of its header, and register 3 the bytes from there on.
     Datagram,
+    /// The packet is TCP. Registers are as at [`Datagram`](Self::Datagram).
     Segment,
+    /// The segment has ACK or RST. Its acknowledgement number follows.
     HasAck,
+    /// The flow's key is complete. In `tc::deliver`: the packet is this host's.
     Known,
+    /// The flow has a translation, which is not on the stack yet.
     WithTranslation,
     /// A copy of the flow's value is on the stack.
     Found,
-    /// The flow's latch is open.
+    /// The flow's latch is open, or its handshake has ended.
     Open,
+    /// The hop limit of an IPv6 packet is to be decremented.
     HopV6,
+    /// The addresses and ports of an IPv6 packet are to be replaced.
     TranslateV6,
     /// The packet has no transport checksum.
     WithoutChecksum,
-    /// The sum over the whole packet matches the new transport checksum.
+    /// The kernel's sum over the whole packet, if there is one, matches the new transport checksum.
     Summed,
-    /// The packet has a transport checksum.
+    /// The packet has a transport checksum. Register 3 has its address, register 4 its value.
     HasChecksum,
-    /// The new checksum is not 0, or may be written as 0.
+    /// Register 4 has the new transport checksum, which may be written.
     Checksum,
-    /// The checksum matches the new addresses and ports.
+    /// The transport checksum matches the new addresses and ports.
     Finished,
-    /// Addresses and ports are translated.
+    /// Addresses and ports are translated, or the flow has no translation.
     Translated,
+    /// The hop limit is right; the MAC addresses are to be replaced.
     Rewrite,
     /// The packet goes to a worker.
     Miss,
     /// The packet goes to a worker, after the program had selected another destination.
     MissAgain,
+    /// Register 0 has the program's return code.
     End,
     /// The headers are in the packet's linear part.
     Linear,
+    /// Register 1 has the number of packets that the packet has on a wire.
     Segments,
+    /// Register 1 has the length in bytes of the frame, or of each of its segments' frames.
     Compare,
+    /// The packet goes into a pod. Registers 1 and 2 have the interface and the flags of `bpf_redirect_peer`.
     Peer,
     /// The flow has a latch.
     Latched,
+    /// The packet is dropped.
     Drop,
+    /// The packet's interface has no open port.
     Closed,
+    /// The port has exceeded its slow path limit.
     Limited,
+    /// Register 3 has the time in nanoseconds until which the port's slow path limit is used.
     Recent,
+    /// The port's slow path limit permits the packet.
     Unlimited,
+    /// The packet is counted, or a worker counts it.
     Counted,
+    /// Register 2 has the number of bytes to pull into the linear part.
     Pull,
-    /// [`Recent`](Self::Recent) and [`Unlimited`](Self::Unlimited), for a copy.
+    /// [`Recent`](Self::Recent), for a copy.
     CopyRecent,
+    /// [`Unlimited`](Self::Unlimited), for a copy.
     CopyUnlimited,
     /// The packet has no tag of its port.
     WithoutTag,
@@ -60,24 +82,25 @@ pub(super) enum Place {
     Uncounted,
     /// The packet is no SYN-ACK.
     NoAnswer,
-    /// The packet comes from the initiator of its TCP connection.
+    /// The packet comes from the initiator of its TCP connection. Register 1 has the address of the handshake's record.
     FromInitiator,
-    /// The sender's first sequence number is in a register.
+    /// Register 2 has the sender's first sequence number after its SYN, in host order.
     Numbered,
     /// The packet does not end a TCP connection, or its end is recorded.
     Recorded,
-    /// The bits to record are in registers.
+    /// Registers 2 and 3 have the bits of `action` to record in the flow and in that of the opposite direction.
     Ending,
-    /// The addresses and ports of the opposite direction are on the stack.
+    /// The addresses and ports of the opposite direction are in the key of that flow.
     Opposite,
+    /// The opposite direction has the flow's translated addresses and ports.
     TranslatedPeer,
     /// The lease is over, the latch is closed, or the packet ends a TCP connection and no worker would learn of it.
     Unleased,
     /// The program forwards the packet.
     Leased,
-    /// The flow's TCP connection has ended.
+    /// The flow's TCP connection has ended. Register 2 has the address of its idle timeouts after one FIN and after the end.
     Ended,
-    /// The flow's idle timeout is in a register.
+    /// Register 1 has the flow's idle timeout in nanoseconds.
     Timed,
     /// The packet goes to a pod of another node.
     ToNodes,
@@ -85,33 +108,37 @@ pub(super) enum Place {
     ToNodesV6,
     /// The destination is in the key of a next hop.
     FindHop,
-    /// The next hop is a node behind the tunnel.
+    /// The next hop in [`AT`](super::flow_stack::AT) is a node behind the tunnel.
     Tunneled,
-    /// The tunnel's device adds the headers.
+    /// The tunnel's device must add the headers.
     Described,
-    /// The inner congestion mark is in a register.
+    /// The lowest two bits of register 1 are the inner header's congestion mark.
     HasMark,
-    /// The outer congestion mark is in a register.
+    /// Register 1 has the outer header's congestion mark, 0 to 3.
     Marked,
-    /// The next hop of the outer packet is in registers.
+    /// Registers 1 to 4 have the arguments of `bpf_redirect_neigh`.
     Routed,
-    /// The header for the tunnel is set.
+    /// The tunnel's device knows the headers that it must add.
     HasHeader,
     /// The node's kernel forwards the packet.
     Indirect,
-    /// The source is in the key of a next hop.
+    /// The source of a packet of a known flow is in the key of a next hop.
     FindSource,
+    /// The same source is an IPv6 address that is to be stored there.
     FindSourceV6,
-    /// [`FindSource`](Self::FindSource), for a packet without a flow.
+    /// The source of a packet without a flow is in the key of a next hop.
     FindOpening,
+    /// The same source is an IPv6 address that is to be stored there.
     FindOpeningV6,
     /// The destination of a packet without a flow is in the key of a next hop.
     FindOwn,
+    /// The same destination is an IPv6 address that is to be stored there.
     FindOwnV6,
-    /// The packet is TCP or UDP.
+    /// The IPv4 packet is TCP or UDP.
     Transport,
+    /// The IPv6 packet is TCP or UDP.
     TransportV6,
-    /// The length of the packet, or of each of its segments, is in a register.
+    /// Register 1 has the length in bytes of the frame, or of each of its segments' frames.
     Sized,
     /// The packet is another node's and goes to a worker.
     ToWorker,
@@ -119,32 +146,34 @@ pub(super) enum Place {
     Pass,
     /// The packet may be the tunnel's, over IPv6.
     OuterV6,
-    /// The packet is the tunnel's; the number of bytes before the inner frame is in a register.
+    /// The packet is the tunnel's. Register 4 has the number of bytes before the inner frame.
     Encapsulated,
-    /// The packet is not the tunnel's.
+    /// The packet is not the tunnel's, or its inner frame is found.
     Plain,
     /// The inner headers may not be in the linear part.
     PullInner,
-    /// The number of bytes to pull is in a register.
+    /// Register 2 has the number of bytes to pull into the linear part.
     PullWhole,
     /// The inner headers are in the linear part.
     InnerFrame,
     /// The packet of a known flow is not the tunnel's.
     Unwrapped,
+    /// The outer header is IPv6. Register 3 has the flags of the next hop in register 0.
     SenderV6,
-    /// The packet's outer header has the addresses of both ends of the tunnel.
+    /// The outer header has the addresses of both ends of the tunnel.
     Sender,
+    /// The inner frame is IPv6. Register 4 has the flags of `bpf_skb_adjust_room` for an inner frame of the outer header's IP version.
     InnerV6,
-    /// The flags for the inner frame's IP version are in a register.
+    /// Register 4 has the flags of `bpf_skb_adjust_room`.
     SameFamily,
-    /// The inner frame's EtherType is in a register.
+    /// Register 1 has the inner frame's EtherType.
     AfterV6,
     /// The packet has no outer headers.
     Decapsulated,
-    /// The packet opens a connection, or is a datagram.
+    /// The packet opens a TCP connection, or is a datagram without a flow.
     Opens,
-    /// The port of a packet to a worker is on the stack.
+    /// The slot of the port from which the worker gets the packet is on the stack.
     Chosen,
-    /// The packet's way and its source are checked.
+    /// The source of a packet of a known flow is another node's.
     Checked,
 }

@@ -22,12 +22,12 @@
 
 use std::net::IpAddr;
 
-use super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, JUMBO_HEADER};
+use super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, JUMBO_HEADER, need};
 use super::flow_layout::{key, put, value};
 use super::flow_place::Place::{self, Checksum, Drop, Finished, HasChecksum, TranslateV6, Translated};
-use super::flow_stack::{DATA, DATA_END, IS_TRANSLATED, JUMBO, KEY, STACK, VALUE};
+use super::flow_stack::{DATA, IS_TRANSLATED, JUMBO, KEY, STACK, VALUE};
 use super::instruction::Operation::{Add, And, ShiftRight, Xor};
-use super::instruction::Test::{Differs, Equal, Greater};
+use super::instruction::Test::{Differs, Equal};
 use super::instruction::Width::{Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
 use crate::Flow;
@@ -99,9 +99,9 @@ fn change(old: &[u8], new: &[u8]) -> [u8; 2] {
 pub(super) fn translate(program: &mut Assembler<Place>, transport: impl FnOnce(&mut Assembler<Place>)) {
     program.jump_if(IS_TRANSLATED, Equal, 0, Translated);
     transport(program);
-    load_version(program);
+    load_version(program, 3);
     program.jump_if(3, Equal, 6, TranslateV6);
-    have(program, DATA, ETHERNET + IPV4 + PORTS);
+    need(program, DATA, ETHERNET + IPV4 + PORTS, Drop);
     program.load(Short, 4, DATA, HEADER + 10);
     change_by(program, &[value::ADDRESSES_CHANGE]);
     program.store(Short, DATA, 4, HEADER + 10);
@@ -112,10 +112,10 @@ pub(super) fn translate(program: &mut Assembler<Place>, transport: impl FnOnce(&
     program.jump(Translated);
     program.place(TranslateV6);
     add_jumbo(program, DATA);
-    have(program, 3, ETHERNET + IPV6 + PORTS);
+    need(program, 3, ETHERNET + IPV6 + PORTS, Drop);
     program.load(Word, 1, STACK, VALUE + value::PORTS);
     program.store(Word, 3, 1, HEADER + 40);
-    have(program, DATA, ETHERNET + IPV6);
+    need(program, DATA, ETHERNET + IPV6, Drop);
     for at in [0, 4, 8, 12] {
         for (from, to) in [(value::SOURCE, 8), (value::DESTINATION, 24)] {
             program.load(Word, 1, STACK, VALUE + from + at);
@@ -134,10 +134,10 @@ fn add_jumbo(program: &mut Assembler<Place>, from: u8) {
     program.apply_register(Add, 3, 2);
 }
 
-/// Emits steps that load the flow's IP version, 4 or 6, into register 3.
-pub(super) fn load_version(program: &mut Assembler<Place>) {
-    program.load(Word, 3, STACK, KEY + key::KIND);
-    program.apply(ShiftRight, 3, 8);
+/// Emits steps that load the IP version of the flow on the stack, 4 or 6, into a register.
+pub(super) fn load_version(program: &mut Assembler<Place>, register: u8) {
+    program.load(Word, register, STACK, KEY + key::KIND);
+    program.apply(ShiftRight, register, 8);
 }
 
 /// Registers 3, 4 and 5 become the transport checksum's address, its value, and the flow's checksum flags. Jumps to `none` if the packet
@@ -148,7 +148,7 @@ pub(super) fn load_checksum(program: &mut Assembler<Place>, none: Place) {
     program.push([Instruction::copy(5, DATA)]);
     program.apply_register(Add, 5, 2);
     add_jumbo(program, 5);
-    have(program, 3, 2);
+    need(program, 3, 2, Drop);
     program.load(Short, 4, 3, 0);
     program.load(Short, 5, STACK, VALUE + value::CHECKSUM_FLAGS);
     program.jump_if(4, Differs, 0, HasChecksum);
@@ -175,21 +175,19 @@ fn change_by(program: &mut Assembler<Place>, changes: &[i16]) {
         program.load(Short, 1, STACK, VALUE + change);
         program.apply_register(Add, 4, 1);
     }
-    // Folds the carries, twice as the first fold may carry.
-    for _ in 0..2 {
-        program.push([Instruction::copy(1, 4)]);
-        program.apply(ShiftRight, 1, 16);
-        program.apply(And, 4, 0xffff);
-        program.apply_register(Add, 4, 1);
-    }
-    program.apply(Xor, 4, 0xffff);
+    finish_sum(program, 4);
 }
 
-/// Checks that `bytes` bytes after `from` are in the packet. Always true; the verifier requires the check.
-fn have(program: &mut Assembler<Place>, from: u8, bytes: i32) {
-    program.push([Instruction::copy(2, from)]);
-    program.apply(Add, 2, bytes);
-    program.jump_if_register(2, Greater, DATA_END, Drop);
+/// Turns the sum of words in a register, at most 32 bits, into the complement of their ones' complement sum (RFC 1071). Overwrites register 1.
+pub(super) fn finish_sum(program: &mut Assembler<Place>, register: u8) {
+    // Folds the carries, twice as the first fold may carry.
+    for _ in 0..2 {
+        program.push([Instruction::copy(1, register)]);
+        program.apply(ShiftRight, 1, 16);
+        program.apply(And, register, 0xffff);
+        program.apply_register(Add, register, 1);
+    }
+    program.apply(Xor, register, 0xffff);
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ pub(super) enum Way {
 }
 
 impl Way {
+    /// Returns the name in the table.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Routing => "kernel routing",
@@ -36,7 +37,7 @@ impl Way {
         }
     }
 
-    /// Returns the MTU of the pods. A tunnel's outer headers take 50 bytes.
+    /// Returns the MTU of the pods in bytes. A tunnel's outer headers take 50 bytes.
     pub(super) const fn mtu(self) -> u16 {
         match self {
             Self::Routing | Self::Route => 1_500,
@@ -55,6 +56,7 @@ pub(super) enum Offloads {
 }
 
 impl Offloads {
+    /// Returns the name in the table.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Kernel => "the kernel's offloads",
@@ -69,21 +71,26 @@ const FEATURES: [&str; 4] = ["tso", "gso", "tx-udp_tnl-segmentation", "tx-udp_tn
 /// A node with its pod.
 #[derive(Debug)]
 pub(super) struct Node {
-    // First, so that the program ends before the namespaces are dropped. `None` if the kernel connects the pods.
+    /// The program on the node. `None` if the kernel connects the pods. The first field, so that the program ends before the namespaces are dropped.
     vswitch: Option<Vswitch>,
+    /// The node's namespace.
     pub(super) netns: Netns,
+    /// The pod's namespace.
     pub(super) pod: Netns,
     /// 1 for the first node and 2 for the second.
     pub(super) number: u8,
 }
 
 impl Node {
-    /// The number of the other node.
+    /// Returns the number of the other node.
     pub(super) const fn other(&self) -> u8 {
         3 - self.number
     }
 
-    /// Connects the pod to the node by a veth, and gives the node its address on the wire.
+    /// Connects the pod to the node by a veth with the way's MTU, and gives the node its address on the wire.
+    ///
+    /// # Errors
+    /// If a command fails.
     fn connect(&self, way: Way) -> anyhow::Result<()> {
         let mtu = way.mtu();
         self.netns.sysctl("net/ipv4/ip_forward", "1")?;
@@ -97,6 +104,10 @@ impl Node {
         self.pod.ip_lines(&["link set lo up".to_owned(), "link set eth0 up".to_owned()])
     }
 
+    /// Turns [`FEATURES`] of the node's end of the wire off.
+    ///
+    /// # Errors
+    /// If segmentation offload of TCP stays on.
     fn turn_offloads_off(&self) -> anyhow::Result<()> {
         for feature in FEATURES {
             // A kernel may lack a feature. The check below finds a missing `ethtool`.

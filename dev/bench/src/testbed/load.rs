@@ -24,7 +24,7 @@ const PAYLOAD: [u8; 18] = [0; 18];
 /// Time until an unanswered request counts as lost.
 const LOST: Duration = Duration::from_secs(1);
 
-/// The settings of a measurement.
+/// How long traffic is measured, and on which cores it runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// The measured time.
@@ -36,7 +36,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Measures TCP with iperf3. Returns the received Gb/s, with client and server on separate cores.
+    /// Sends over `flows` TCP connections to this address of the namespace `to`, with iperf3, client and server on a core each. Returns the bits
+    /// that all of them received in Gb/s.
     ///
     /// # Errors
     /// If iperf3 fails or measures nothing.
@@ -54,8 +55,9 @@ impl Load {
         Ok(rate.context("iperf3 has not measured anything")? / 1e9)
     }
 
-    /// Sends small datagrams. Returns thousands of datagrams per second: received by the namespace `to`, sent, and read by the receiving
-    /// program.
+    /// Sends UDP datagrams of [`PAYLOAD`] over [`SOCKETS`] sockets, without pause, to this address of the namespace `to`. Returns three rates over the
+    /// measured time, in thousands of datagrams per second: those that reached a socket of `to`, those sent, and those that the receiving program
+    /// has read.
     ///
     /// # Errors
     /// If a flow cannot be opened or the kernel refuses to send.
@@ -90,7 +92,7 @@ impl Load {
         })
     }
 
-    /// Opens connections of a byte each way to this address of the namespace `to`.
+    /// Opens TCP connections to this address of the namespace `to`, [`IN_FLIGHT`] at a time; each exchanges a byte in both directions and closes.
     ///
     /// # Errors
     /// If a server cannot be started or a counter cannot be read.
@@ -161,7 +163,7 @@ impl Load {
     }
 }
 
-/// The results of [`Load::connections`].
+/// What [`Load::connections`] has measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connections {
     /// Thousands of connections per second that were opened, answered and closed.
@@ -175,14 +177,17 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Returns the values in the order of the fields.
+    /// Returns rate, 99th percentile, failed connections and repeated segments, in the units of the fields.
     pub(crate) fn values(self) -> Vec<f64> {
         vec![self.rate, self.p99, self.failed, self.repeated]
     }
 }
 
-/// Returns the datagrams delivered to the sockets of a namespace. Includes those dropped for a full socket buffer, because they have passed
-/// the node.
+/// Returns the number of datagrams that have reached sockets of a namespace since it exists. It includes those that a full socket buffer has dropped,
+/// because they have passed the node.
+///
+/// # Errors
+/// If a counter cannot be read.
 fn arrived(netns: &Netns) -> anyhow::Result<u64> {
     Ok(netns.counter("Udp", "InDatagrams")? + netns.counter("Udp", "RcvbufErrors")?)
 }

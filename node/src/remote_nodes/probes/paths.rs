@@ -61,19 +61,20 @@ struct Entry {
     target: Target,
     /// When this process chose the way.
     since: Instant,
-    /// The state of its probes. `None` if the way is not probed.
+    /// Where its probes go, and what earlier ones have proven. `None` if no probe can take the way, or probes are off.
     path: Option<Path>,
-    /// The nonces of the round's probes.
+    /// The nonces of the present round's probes, answered or not. Empty before the first round.
     nonces: Vec<u64>,
 }
 
 /// A probe that was sent in the present round.
 #[derive(Debug)]
 struct Sent {
-    /// The way that it tests.
+    /// The node and family whose way it tests.
     key: Key,
+    /// What was sent, and where to.
     probe: Probe,
-    /// When it was sent.
+    /// When it was sent, by this node's clock.
     at: Instant,
 }
 
@@ -82,23 +83,23 @@ struct Sent {
 pub(super) struct NextRound {
     /// The name of the node that should answer.
     pub(super) node: Arc<str>,
-    /// The probes to send, each with its nonce.
+    /// The probes to send, each with its nonce: the number by which an answer is assigned to it.
     pub(super) probes: Vec<(u64, Probe)>,
 }
 
-/// An address whose probes are answered.
+/// The account of answers to one address of another node.
 #[derive(Debug)]
 struct Known {
-    /// The start of the present second, and the number of answers in it.
+    /// When the second began in which answers are counted, and their number in it.
     answers: (Instant, u32),
 }
 
 /// The ways to all other nodes.
 #[derive(Debug)]
 pub(in crate::remote_nodes) struct Paths {
-    /// The settings of probes. `None` if they are off.
+    /// Port and interval of probes. `None` if they are off.
     settings: Option<Probing>,
-    /// The tunnel's UDP port.
+    /// The tunnel's UDP port, for messages about firewalls.
     tunnel_port: u16,
     /// The ways, by node and family.
     entries: BTreeMap<Key, Entry>,

@@ -47,13 +47,13 @@ impl TcAttachment {
         let how = if kind == PortKind::Pod && is_apart { how::PEER } else { how::OUT };
         // No guard with `bpf_redirect`: those packets pass the egress hook like the node kernel's.
         let is_guarded = how == how::PEER;
-        if let Some(slot) = datapath.left().remove(&info.index) {
+        if let Some(slot) = datapath.ports.left().remove(&info.index) {
             if let Some((ingress, guard)) = take_over(datapath, info.index, is_guarded) {
                 let (datapath, open_as) = (Arc::clone(datapath), Some(info.index));
                 return Ok(Self { datapath, ingress, guard, slot, how, nodes: None, open_as });
             }
             datapath.set_way(slot, 0, how::CLOSED);
-            datapath.close_port(info.index).map_err(failed("close what was left open"))?;
+            datapath.ports.close(info.index).map_err(failed("close what was left open"))?;
             datapath.table.give_slot(slot);
         }
         let slot = datapath.table.take_slot().ok_or_else(|| XskError::NoSlot { interface: name.to_owned() })?;
@@ -70,7 +70,7 @@ impl TcAttachment {
     /// # Errors
     /// [`XskError::NoSlot`] if all slots are in use.
     pub fn add_nodes(&mut self, name: &str) -> Result<(), XskError> {
-        let left = self.datapath.left().remove(&NODES);
+        let left = self.datapath.ports.left().remove(&NODES);
         let slot = left.or_else(|| self.datapath.table.take_slot());
         self.nodes = Some(slot.ok_or_else(|| XskError::NoSlot { interface: name.to_owned() })?);
         Ok(())
@@ -88,7 +88,7 @@ impl TcAttachment {
         if self.open_as != Some(index) {
             self.close();
         }
-        self.datapath.open_port(index, self.slot)?;
+        self.datapath.ports.open(index, self.slot)?;
         self.open_as = Some(index);
         self.datapath.set_way(self.slot, index, self.how);
         Ok(())
@@ -101,7 +101,7 @@ impl TcAttachment {
     /// If the kernel refuses. The port stays closed.
     pub fn open_to_nodes(&self, addresses: [u8; 12]) -> io::Result<Option<FlowSlot>> {
         let (Some(slot), Some(index)) = (self.nodes, self.open_as) else { return Ok(None) };
-        self.datapath.open_port(NODES, slot)?;
+        self.datapath.ports.open(NODES, slot)?;
         self.datapath.set_nodes_addresses(addresses);
         self.datapath.set_way(slot, index, how::NODES);
         self.datapath.set_nodes_slot(slot);
@@ -114,12 +114,12 @@ impl TcAttachment {
             self.datapath.set_nodes_slot(FlowSlot(0));
             self.datapath.set_way(slot, 0, how::CLOSED);
             // As below.
-            let _ = self.datapath.close_port(NODES);
+            let _ = self.datapath.ports.close(NODES);
         }
         self.datapath.set_way(self.slot, 0, how::CLOSED);
         if let Some(index) = self.open_as.take() {
             // Fails only if the entry is already gone.
-            let _ = self.datapath.close_port(index);
+            let _ = self.datapath.ports.close(index);
         }
     }
 

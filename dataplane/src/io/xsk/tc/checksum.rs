@@ -39,7 +39,7 @@ pub(super) fn change(program: &mut Assembler<Place>) {
     program.place(WithoutChecksum);
     add_to_sum(program, value::PORTS_CHANGE);
     program.place(Place::Summed);
-    load_version(program);
+    load_version(program, 3);
     program.jump_if(3, Differs, 6, Finished);
     add_to_sum(program, value::ADDRESSES_CHANGE);
     program.place(Finished);

@@ -12,8 +12,8 @@
 //! pass: the node's kernel gets the packet unchanged, and takes it out of the tunnel
 //! ```
 //!
-//! Why: the tunnel's device allocates a header description for each packet, which costs about as much as all other steps together. Segments
-//! that the card has merged take this way too; otherwise later single ones would overtake them.
+//! Why: the tunnel's device allocates a header description for each packet, and the node's stack receives the outer packet first. Segments that the
+//! card has merged take this way too; otherwise later single ones would overtake them.
 //!
 //! The tunnel's device would copy a congestion mark to the inner header (RFC 6040), so packets with one go there. The program verifies neither
 //! the outer checksums nor the outer lengths, which RFC 7348 §4.1 permits. The receiver verifies the inner checksum; the inner length must fit into
@@ -22,45 +22,38 @@
 //! The kernel's note that a merged packet comes out of a tunnel stays, as no helper clears it. That is of no importance to a pod's sockets, nor to a
 //! pod that sends the packet on: its kernel segments by the inner headers.
 
-use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, SHORTEST};
-use super::super::flow_layout::{cells, key};
+use super::super::flow_headers::{ETHERNET, HEADER, IPV6, SHORTEST, UDP, need};
+use super::super::flow_layout::cells;
 use super::super::flow_place::Place::{
     self, AfterV6, Decapsulated, Drop, Encapsulated, InnerFrame, InnerV6, OuterV6, Pass, Plain, PullInner, PullWhole,
     SameFamily, Sender, SenderV6, Unwrapped,
 };
-use super::super::flow_stack::{CONTEXT, DATA, DATA_END, KEY, LENGTH, OUTER, STACK};
+use super::super::flow_stack::{CONTEXT, DATA, LENGTH, OUTER, STACK};
 use super::super::flow_table::FlowTable;
-use super::super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight, Subtract};
+use super::super::flow_translation::load_version;
+use super::super::instruction::Operation::{Add, And, ShiftLeft, Subtract};
 use super::super::instruction::Test::{AtLeast, Differs, Equal, Greater, Shares};
 use super::super::instruction::Width::{Byte, Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::abi::{context, function, load_ends};
 use super::ingress::PULLED;
 use super::next_hops::{hop, kind};
+use super::vxlan::{BEFORE_V4, BEFORE_V6, BEHIND_ETHERNET, HAS_VNI, TYPE_V4, TYPE_V6};
 
-/// Bytes of the UDP and VXLAN headers.
-const UDP: i32 = 8;
-const VXLAN: i32 = 8;
-/// Bytes before the inner frame: as many as the tunnel takes of a packet, since outer and inner Ethernet headers are equally long.
-const OUTER_V4: i32 = ETHERNET + IPV4 + UDP + VXLAN;
-const OUTER_V6: i32 = ETHERNET + IPV6 + UDP + VXLAN;
 /// Bytes from the outer IP header to the inner frame.
 const FROM_V4: i16 = 36;
 const FROM_V6: i16 = 56;
-/// The IP protocol number of UDP.
-const PROTOCOL: i32 = libc::IPPROTO_UDP;
 
 /// Emits the steps that find the inner frame. [`OUTER`] becomes the number of bytes before it, and [`DATA`] its address. Both stay as they are if
 /// the packet is no outer packet of the tunnel. Jumps to `Pass` with outer packets that only the kernel can take apart.
 pub(super) fn find_inner(program: &mut Assembler<Place>, table: &FlowTable) {
-    has(program, SHORTEST, Plain);
+    need(program, DATA, SHORTEST, Plain);
     program.push(Instruction::value(4, &table.cells, cells::TUNNEL_PORT));
     program.load(Word, 4, 4, 0);
     program.jump_if(4, Equal, 0, Plain);
     program.load(Short, 3, DATA, 12);
-    program.swap_short(3);
-    program.jump_if(3, Equal, 0x86dd, OuterV6);
-    program.jump_if(3, Differs, 0x0800, Plain);
+    program.jump_if(3, Equal, TYPE_V6, OuterV6);
+    program.jump_if(3, Differs, TYPE_V4, Plain);
     program.load(Byte, 3, DATA, HEADER);
     program.jump_if(3, Differs, 0x45, Plain);
     is_for_tunnel(program, HEADER + 9, HEADER + 22);
@@ -69,13 +62,13 @@ pub(super) fn find_inner(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if(3, Shares, 0x3fff, Pass);
     // The lowest bits of the type of service, and in IPv6 of the traffic class.
     is_unmarked(program, HEADER + 1, 0x03);
-    program.push([Instruction::set(4, OUTER_V4)]);
+    program.push([Instruction::set(4, BEFORE_V4)]);
     program.jump(Encapsulated);
     program.place(OuterV6);
-    has(program, ETHERNET + IPV6 + UDP, Plain);
+    need(program, DATA, ETHERNET + IPV6 + UDP, Plain);
     is_for_tunnel(program, HEADER + 6, HEADER + 42);
     is_unmarked(program, HEADER + 1, 0x30);
-    program.push([Instruction::set(4, OUTER_V6)]);
+    program.push([Instruction::set(4, BEFORE_V6)]);
     program.place(Encapsulated);
     program.store(Double, STACK, 4, OUTER);
     enter(program);
@@ -84,11 +77,9 @@ pub(super) fn find_inner(program: &mut Assembler<Place>, table: &FlowTable) {
 
 /// Moves [`DATA`] to the inner frame, and pulls its headers into the linear part. Register 4 has the number of bytes before it.
 fn enter(program: &mut Assembler<Place>) {
-    /// The VXLAN header's first word: the flag that it has a VNI, and no other.
-    const HAS_VNI: i32 = i32::from_ne_bytes([8, 0, 0, 0]);
     program.apply_register(Add, DATA, 4);
     // Only if necessary: pulling bytes out of the payload leaves the rest unaligned, which doubles the cost of copying it.
-    has(program, SHORTEST, PullInner);
+    need(program, DATA, SHORTEST, PullInner);
     program.jump(InnerFrame);
     program.place(PullInner);
     program.load(Double, 2, STACK, OUTER);
@@ -101,7 +92,7 @@ fn enter(program: &mut Assembler<Place>) {
     load_ends(program);
     program.load(Double, 4, STACK, OUTER);
     program.apply_register(Add, DATA, 4);
-    has(program, SHORTEST, Pass);
+    need(program, DATA, SHORTEST, Pass);
     program.place(InnerFrame);
     program.load(Word, 3, DATA, -8);
     program.jump_if(3, Differs, HAS_VNI, Pass);
@@ -110,7 +101,7 @@ fn enter(program: &mut Assembler<Place>) {
 /// Jumps to `Plain` unless the protocol and the destination port at these offsets are the tunnel's. Register 4 has the tunnel's port.
 fn is_for_tunnel(program: &mut Assembler<Place>, protocol: i16, port: i16) {
     program.load(Byte, 3, DATA, protocol);
-    program.jump_if(3, Differs, PROTOCOL, Plain);
+    program.jump_if(3, Differs, libc::IPPROTO_UDP, Plain);
     program.load(Short, 3, DATA, port);
     program.swap_short(3);
     program.jump_if_register(3, Differs, 4, Plain);
@@ -121,13 +112,6 @@ fn is_unmarked(program: &mut Assembler<Place>, at: i16, bits: i32) {
     program.load(Byte, 3, DATA, at);
     program.apply(And, 3, bits);
     program.jump_if(3, Equal, bits, Pass);
-}
-
-/// Jumps to `else_to` unless the linear part has this many bytes.
-fn has(program: &mut Assembler<Place>, bytes: i32, else_to: Place) {
-    program.push([Instruction::copy(2, DATA)]);
-    program.apply(Add, 2, bytes);
-    program.jump_if_register(2, Greater, DATA_END, else_to);
 }
 
 /// Jumps to `Pass` unless the next hop in register 0, that of the inner source, is the node whose outer header the packet has. Jumps to `Unwrapped`
@@ -149,7 +133,7 @@ pub(super) fn check_sender(program: &mut Assembler<Place>) {
     program.apply(ShiftLeft, 3, 8);
     program.jump_if_register(2, Differs, 3, Pass);
     program.load(Word, 3, 0, hop::FLAGS);
-    program.jump_if(1, Equal, OUTER_V6, SenderV6);
+    program.jump_if(1, Equal, BEFORE_V6, SenderV6);
     program.jump_if(3, Differs, 0, Pass);
     for (packet, own) in [(12, hop::REMOTE), (16, hop::LOCAL)] {
         program.load(Word, 2, DATA, packet - FROM_V4);
@@ -172,8 +156,6 @@ pub(super) fn check_sender(program: &mut Assembler<Place>) {
 
 /// Takes the frame out of its outer headers, if it has any. It then has the outer frame's MAC addresses. Jumps to `Pass` if the kernel refuses.
 pub(super) fn decapsulate(program: &mut Assembler<Place>) {
-    /// `BPF_ADJ_ROOM_MAC`: the bytes after the Ethernet header.
-    const AFTER_ETHERNET: i32 = 1;
     /// `BPF_F_ADJ_ROOM_FIXED_GSO` and `BPF_F_ADJ_ROOM_NO_CSUM_RESET`.
     const FLAGS: i32 = 1 | 1 << 5;
     /// `BPF_F_ADJ_ROOM_DECAP_L3_IPV4` and `_IPV6` (Linux 6.3), necessary only if the inner frame has the other IP version.
@@ -183,15 +165,15 @@ pub(super) fn decapsulate(program: &mut Assembler<Place>) {
     const ONE_LESS: i32 = 2;
     program.load(Double, 1, STACK, OUTER);
     program.jump_if(1, Equal, 0, Decapsulated);
-    program.push([Instruction::set(2, 0), Instruction::set(3, AFTER_ETHERNET), Instruction::set(4, FLAGS)]);
+    program.push([Instruction::set(2, 0), Instruction::set(3, BEHIND_ETHERNET), Instruction::set(4, FLAGS)]);
     program.apply_register(Subtract, 2, 1);
     load_version(program, 5);
     program.jump_if(5, Equal, 6, InnerV6);
-    program.jump_if(1, Equal, OUTER_V4, SameFamily);
+    program.jump_if(1, Equal, BEFORE_V4, SameFamily);
     program.apply(Add, 4, TO_V4);
     program.jump(SameFamily);
     program.place(InnerV6);
-    program.jump_if(1, Equal, OUTER_V6, SameFamily);
+    program.jump_if(1, Equal, BEFORE_V6, SameFamily);
     program.apply(Add, 4, TO_V6);
     program.place(SameFamily);
     program.push([Instruction::copy(1, CONTEXT), Instruction::call(function::ADJUST_ROOM)]);
@@ -203,18 +185,12 @@ pub(super) fn decapsulate(program: &mut Assembler<Place>) {
         Instruction::call(function::CSUM_LEVEL),
     ]);
     load_ends(program);
-    has(program, SHORTEST, Drop);
+    need(program, DATA, SHORTEST, Drop);
     load_version(program, 5);
-    program.push([Instruction::set(1, i32::from(0x86dd_u16.to_be()))]);
+    program.push([Instruction::set(1, TYPE_V6)]);
     program.jump_if(5, Equal, 6, AfterV6);
-    program.push([Instruction::set(1, i32::from(0x0800_u16.to_be()))]);
+    program.push([Instruction::set(1, TYPE_V4)]);
     program.place(AfterV6);
     program.store(Short, DATA, 1, 12);
     program.place(Decapsulated);
-}
-
-/// Loads the IP version of the flow on the stack into a register.
-fn load_version(program: &mut Assembler<Place>, register: u8) {
-    program.load(Word, register, STACK, KEY + key::KIND);
-    program.apply(ShiftRight, register, 8);
 }

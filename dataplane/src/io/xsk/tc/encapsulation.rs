@@ -9,9 +9,8 @@
 //! described: to_nodes sets the header description, and the device adds the headers
 //! ```
 //!
-//! Why: the device describes the header of each packet in memory, and looks its route up through all routing rules. An acknowledgement or a short
-//! datagram is then half as expensive again as on a link. Here a neighbor needs no look-up, and a node behind a router one on the link, which stays the
-//! same until the vswitch looks at the kernel's routes again.
+//! Why: the device looks up the route of each packet, through all routing rules, and the node's stack sends the outer packet. Here a neighbor needs
+//! no look-up, and a node behind a router one on the link, which stays the same until the vswitch looks at the kernel's routes again.
 //!
 //! The outer checksum is 0, which RFC 7348 §4 prefers. The programs cannot tell the kernel that the segments of a long packet need one. Over IPv6
 //! a checksum is required (RFC 8200 §8.1), so the device adds those headers.
@@ -19,21 +18,20 @@
 //! The outer header may be fragmented on its way and has a random identification. Its source port comes from the packet's hash, so that the
 //! packets of a flow stay on one way and in order.
 
-use super::super::flow_headers::{HEADER, IPV4};
+use super::super::flow_headers::{ETHERNET, HEADER, IPV4, need};
 use super::super::flow_place::Place::{self, Described, End, HasMark, Marked, Routed};
-use super::super::flow_stack::{AT, CONTEXT, DATA, DATA_END, ENCAPSULATION, STACK};
+use super::super::flow_stack::{AT, CONTEXT, DATA, ENCAPSULATION, STACK};
+use super::super::flow_translation::finish_sum;
 use super::super::instruction::Operation::{Add, And, Or, ShiftLeft, ShiftRight, Xor};
 use super::super::instruction::Test::{Differs, Equal, Greater};
 use super::super::instruction::Width::{Byte, Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::abi::{SHOT, context, function, load_ends};
 use super::next_hops::hop;
+use super::vxlan::{BEFORE_V4, BEHIND_ETHERNET, HAS_VNI, TYPE_V4, TYPE_V6};
 
-/// Bytes of the headers, and of the Ethernet header.
-const HEADERS: i32 = 50;
-const ETHERNET: i32 = 14;
 /// Bytes of the outer packet beside the frame in it.
-const AROUND: i32 = HEADERS - ETHERNET;
+const AROUND: i32 = BEFORE_V4 - ETHERNET;
 /// The outer header's time to live, the kernel's default.
 const TTL: u8 = 64;
 /// The IP protocol number of UDP.
@@ -81,8 +79,7 @@ fn read(program: &mut Assembler<Place>) {
     // The congestion marks (RFC 3168) are the lowest bits of the second byte in IPv4; in IPv6, bits 4 and 5.
     program.load(Byte, 1, DATA, HEADER + 1);
     program.load(Short, 3, DATA, 12);
-    program.swap_short(3);
-    program.jump_if(3, Differs, 0x86dd, HasMark);
+    program.jump_if(3, Differs, TYPE_V6, HasMark);
     program.apply(ShiftRight, 1, 4);
     program.place(HasMark);
     program.apply(And, 1, 3);
@@ -101,16 +98,14 @@ fn read(program: &mut Assembler<Place>) {
 /// Makes room for the headers and loads the ends of the packet. Jumps to `Described` if the kernel refuses, for example with a packet that is in
 /// another tunnel already.
 fn make_room(program: &mut Assembler<Place>) {
-    /// `BPF_ADJ_ROOM_MAC`.
-    const AFTER_ETHERNET: i32 = 1;
     /// `BPF_F_ADJ_ROOM_FIXED_GSO`, `_ENCAP_L3_IPV4`, `_ENCAP_L4_UDP`, `_NO_CSUM_RESET`, `_ENCAP_L2_ETH`.
     const FLAGS: i32 = 1 | 1 << 1 | 1 << 4 | 1 << 5 | 1 << 6;
     /// `BPF_ADJ_ROOM_ENCAP_L2_SHIFT`: above it, the length of the inner Ethernet header.
     const INNER_LENGTH: i32 = 56;
     program.push([
         Instruction::copy(1, CONTEXT),
-        Instruction::set(2, HEADERS),
-        Instruction::set(3, AFTER_ETHERNET),
+        Instruction::set(2, BEFORE_V4),
+        Instruction::set(3, BEHIND_ETHERNET),
         Instruction::set(4, ETHERNET),
     ]);
     program.apply(ShiftLeft, 4, INNER_LENGTH);
@@ -118,20 +113,21 @@ fn make_room(program: &mut Assembler<Place>) {
     program.push([Instruction::call(function::ADJUST_ROOM)]);
     program.jump_if(0, Differs, 0, Described);
     load_ends(program);
-    program.push([Instruction::copy(2, DATA)]);
-    program.apply(Add, 2, HEADERS + ETHERNET);
     // Never taken; the verifier requires the check.
     program.push([Instruction::set(0, SHOT)]);
-    program.jump_if_register(2, Greater, DATA_END, End);
+    need(program, DATA, BEFORE_V4 + ETHERNET, End);
 }
 
 /// Copies the frame's Ethernet header behind the new headers. The kernel sets the outer MAC addresses.
 fn write_ethernet(program: &mut Assembler<Place>) {
+    /// Offset of the inner frame.
+    const INNER: i16 = HEADER + 36;
+    const { assert!(INNER as i32 == BEFORE_V4) };
     for (width, at) in [(Double, 0), (Word, 8), (Short, 12)] {
         program.load(width, 1, DATA, at);
-        program.store(width, DATA, 1, at + 50);
+        program.store(width, DATA, 1, INNER + at);
     }
-    program.push([Instruction::set(1, i32::from(0x0800_u16.to_be()))]);
+    program.push([Instruction::set(1, TYPE_V4)]);
     program.store(Short, DATA, 1, 12);
 }
 
@@ -159,14 +155,7 @@ fn write_ip(program: &mut Assembler<Place>) {
     for part in [3, 4, 5] {
         program.apply_register(Add, 2, part);
     }
-    // Twice, as the first carry may cause another.
-    for _ in 0..2 {
-        program.push([Instruction::copy(1, 2)]);
-        program.apply(ShiftRight, 1, 16);
-        program.apply(And, 2, 0xffff);
-        program.apply_register(Add, 2, 1);
-    }
-    program.apply(Xor, 2, 0xffff);
+    finish_sum(program, 2);
     program.swap_short(2);
     program.store(Short, DATA, 2, HEADER + 10);
     for (from, to) in [(hop::LOCAL, 12), (hop::REMOTE, 16)] {
@@ -198,7 +187,7 @@ fn write_tunnel(program: &mut Assembler<Place>) {
     program.store(Short, DATA, 5, UDP + 4);
     program.push([Instruction::set(1, 0)]);
     program.store(Short, DATA, 1, UDP + 6);
-    program.push([Instruction::set(1, i32::from_ne_bytes([8, 0, 0, 0]))]);
+    program.push([Instruction::set(1, HAS_VNI)]);
     program.store(Word, DATA, 1, UDP + 8);
     program.load(Word, 1, AT, hop::TUNNEL);
     program.apply(ShiftLeft, 1, 8);

@@ -27,19 +27,17 @@
 //! **Invariant.** The kernel's connection tracking sees both directions of a TCP connection from its beginning, or neither of them. It would
 //! call packets invalid of which it saw only one direction, and kube-proxy drops those.
 
-use super::super::flow_headers::{ETHERNET, SYN};
+use super::super::flow_headers::{ETHERNET, SYN, need};
 use super::super::flow_layout::{cells, key, traffic};
 use super::super::flow_place::Place::{
     self, Checked, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, Limited, Miss,
     Opens, Pass, Recent, ToWorker, Unlimited, Unwrapped,
 };
-use super::super::flow_stack::{
-    ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, DATA_END, HOP_KEY, IS_KNOWN, KEY, OUTER, SLOT, STACK,
-};
+use super::super::flow_stack::{ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, HOP_KEY, IS_KNOWN, KEY, OUTER, SLOT, STACK};
 use super::super::flow_steps::find;
 use super::super::flow_table::FlowTable;
-use super::super::instruction::Operation::{Add, ShiftRight};
-use super::super::instruction::Test::{Differs, Equal, Greater};
+use super::super::flow_translation::load_version;
+use super::super::instruction::Test::{Differs, Equal};
 use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
@@ -100,9 +98,7 @@ pub(super) fn instructions(table: &FlowTable, [hops, records]: [&Map; 2], entran
     open(&mut program, [hops, records], entrance);
     program.place(ToWorker);
     load_ends(&mut program);
-    program.push([Instruction::copy(2, DATA)]);
-    program.apply(Add, 2, ETHERNET);
-    program.jump_if_register(2, Greater, DATA_END, Drop);
+    need(&mut program, DATA, ETHERNET, Drop);
     set_addresses(&mut program, table);
     limit(&mut program, table, Limited, [Recent, Unlimited]);
     choose_worker(&mut program, table);
@@ -161,8 +157,7 @@ fn open(program: &mut Assembler<Place>, [hops, records]: [&Map; 2], entrance: En
 
 /// Looks up the next hop of the address at this offset of the stack. Register 0 becomes the hop's address, or 0 without a hop.
 fn find_hop(program: &mut Assembler<Place>, hops: &Map, address: i16, [v6, stored]: [Place; 2]) {
-    program.load(Word, 3, STACK, KEY + key::KIND);
-    program.apply(ShiftRight, 3, 8);
+    load_version(program, 3);
     program.jump_if(3, Equal, 6, v6);
     to_nodes::begin_v4(program);
     program.load(Word, 3, STACK, address);

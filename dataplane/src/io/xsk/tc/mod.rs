@@ -46,20 +46,20 @@ mod ingress;
 mod next_hops;
 mod paths;
 mod pins;
+mod port_slots;
 mod remains;
 mod renewal;
 mod slow_path;
 mod to_nodes;
 mod trunk;
 mod untranslated;
+mod vxlan;
 
-use std::collections::HashMap;
 use std::fmt;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use attachment::TcAttachment;
@@ -78,15 +78,15 @@ use super::flow_layout::{cells, traffic};
 use super::flow_table::FlowTable;
 use super::instruction::Instruction;
 use super::kernel_flows::HasFlows;
-use super::map::{MAP_HASH, Map, MapKind};
 use super::port::XskPort;
 use super::umem::Umem;
-use super::{QueueConfig, namespace, small_size};
+use super::{QueueConfig, namespace};
 use crate::io::{FlowChange, FlowSlot};
 use heartbeat::Heartbeat;
 use next_hops::NextHops;
 use paths::Paths;
 use pins::Pins;
+use port_slots::PortSlots;
 use trunk::Trunk;
 
 /// Numbers in the cells of a slot that tell the programs how to send packets out of the port's interface.
@@ -115,15 +115,13 @@ fn name_of(hook: Hook) -> &'static str {
 /// The tc data path, shared by a vswitch's attachments and workers. The kernel frees unpinned maps after the last owner.
 pub struct TcDatapath {
     table: FlowTable,
-    ports: Map,
+    ports: PortSlots,
     programs: Programs,
     paths: Paths,
     trunk: Trunk,
     /// Inode number of the network namespace of the trunk and the ports. `None` if it cannot be read.
     namespace: Option<u64>,
     pins: Option<Pins>,
-    /// Slots of the interfaces that a previous process left open and no attachment has adopted yet, by interface index.
-    left: Mutex<HashMap<u32, FlowSlot>>,
     /// Whether dropping keeps maps, links and trunk for the next process.
     stays: AtomicBool,
     /// How long the programs forward flows after the last beat, in nanoseconds.
@@ -157,23 +155,13 @@ impl TcDatapath {
         let pins = config.pins.as_deref().map(Pins::new).transpose()?;
         let folder = pins.as_ref().map(Pins::path);
         let table = FlowTable::new(folder).map_err(failed("make the maps of the tc data path"))?;
-        let ports = MapKind {
-            kind: MAP_HASH,
-            name: "bulkhead_ports",
-            key_size: small_size::<u32>(),
-            value_size: small_size::<u32>(),
-            entries: cells::SLOTS.cast_unsigned(),
-            flags: 0,
-        };
-        let ports = Map::at(&ports, folder.map(|folder| folder.join(ports.name)).as_deref());
-        let ports = ports.map_err(failed("make the map of ports"))?;
-        let left = left_open(&ports).map_err(failed("read the map of ports"))?;
-        left.values().for_each(|&slot| table.keep_slot(slot));
+        let ports = PortSlots::new(folder).map_err(failed("make the map of ports"))?;
+        ports.left().values().for_each(|&slot| table.keep_slot(slot));
         let hops = NextHops::new(folder).map_err(failed("make the map of next hops to other nodes"))?;
         let records = untranslated::records().map_err(failed("make the map of datagrams from other nodes"))?;
-        let ingress = ingress::instructions(&table, &ports, &hops.map, &records);
+        let ingress = ingress::instructions(&table, &ports.map, &hops.map, &records);
         let ingress = load(name, Hook::TcIngress, INGRESS, &ingress)?;
-        let guard = load(name, Hook::TcEgress, GUARD, &deliver::guard(&table, &ports))?;
+        let guard = load(name, Hook::TcEgress, GUARD, &deliver::guard(&table, &ports.map))?;
         let deliver = load(name, Hook::TcIngress, DELIVER, &deliver::to_ports(&table, &hops.map))?;
         if hops.is_empty() {
             // Programs of a process with other maps would go on with its flows.
@@ -184,24 +172,11 @@ impl TcDatapath {
         let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
         let (namespace, stays) = (namespace::network_namespace(), AtomicBool::new(false));
         let programs = Programs { ingress, guard };
-        let (left, grace) = (Mutex::new(left), nanoseconds(config.away.grace));
+        let grace = nanoseconds(config.away.grace);
         let (heartbeat, begun) = (OnceLock::new(), Mutex::new(table.begun()));
         let heart_rests = AtomicBool::new(false);
-        let datapath = Self {
-            table,
-            ports,
-            programs,
-            paths,
-            trunk,
-            namespace,
-            pins,
-            left,
-            stays,
-            grace,
-            heartbeat,
-            heart_rests,
-            begun,
-        };
+        let datapath =
+            Self { table, ports, programs, paths, trunk, namespace, pins, stays, grace, heartbeat, heart_rests, begun };
         datapath.configure(config);
         Ok(Arc::new(datapath))
     }
@@ -218,19 +193,19 @@ impl TcDatapath {
 
     /// Returns the number of interfaces that a previous process left open and no attachment has adopted yet.
     pub fn left_open(&self) -> usize {
-        self.left().len()
+        self.ports.left().len()
     }
 
     /// Closes the interfaces that a previous process left open and no attachment has adopted, and detaches programs of processes with
     /// another map layout. Call it after attaching all ports.
     pub fn close_left(&self) {
-        for (interface, slot) in self.left().drain() {
+        for (interface, slot) in self.ports.left().drain() {
             if interface == attachment::NODES {
                 self.set_nodes_slot(FlowSlot(0));
             }
             self.set_way(slot, 0, how::CLOSED);
             // Removing a key of this map does not fail.
-            let _ = self.close_port(interface);
+            let _ = self.ports.close(interface);
             if let Some(pins) = &self.pins {
                 pins.detach(interface);
             }
@@ -271,11 +246,6 @@ impl TcDatapath {
         self.stays.load(Ordering::SeqCst)
     }
 
-    fn left(&self) -> MutexGuard<'_, HashMap<u32, FlowSlot>> {
-        // Every change is atomic with respect to panics.
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes the settings to the cells that the programs read.
     fn configure(&self, config: &TcConfig) {
         const SECOND: u64 = 1_000_000_000;
@@ -308,13 +278,13 @@ impl TcDatapath {
     /// `EBADMSG` if that sum is wrong after the program, `EINVAL` for `is_summed` before Linux 6.13, another error if the program drops the
     /// packet.
     #[cfg(feature = "bench")]
-    pub fn run(&self, interface: u32, packet: &[u8], is_summed: bool) -> io::Result<Vec<u8>> {
+    pub fn run(&self, interface: u32, packet: &[u8], is_summed: bool) -> std::io::Result<Vec<u8>> {
         /// `TC_ACT_REDIRECT`.
         const REDIRECT: u32 = 7;
         match bpf::test_run_tc(self.programs.ingress.as_fd(), packet, interface, is_summed)? {
             (REDIRECT, packet) => Ok(packet),
             (action, _) => {
-                Err(io::Error::other(format!("the program returned {action} instead of TC_ACT_REDIRECT (7)")))
+                Err(std::io::Error::other(format!("the program returned {action} instead of TC_ACT_REDIRECT (7)")))
             }
         }
     }
@@ -337,15 +307,6 @@ impl TcDatapath {
         let offset = cells::SLOT + i32::from(slot.0) * cells::SLOT_LEN + i32::from(cells::HOW);
         self.table.half_cell(offset).load(Ordering::SeqCst) != how::CLOSED
     }
-
-    /// Assigns packets of an interface of the calling thread's network namespace to a slot.
-    fn open_port(&self, interface: u32, slot: FlowSlot) -> io::Result<()> {
-        self.ports.insert(&interface.to_ne_bytes(), &u32::from(slot.0).to_ne_bytes())
-    }
-
-    fn close_port(&self, interface: u32) -> io::Result<()> {
-        self.ports.remove(&interface.to_ne_bytes())
-    }
 }
 
 impl Drop for TcDatapath {
@@ -365,17 +326,6 @@ impl fmt::Debug for TcDatapath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TcDatapath").field("trunk", &self.trunk.first()).finish_non_exhaustive()
     }
-}
-
-/// Returns the slots of the open interfaces in the map, by interface index.
-fn left_open(ports: &Map) -> io::Result<HashMap<u32, FlowSlot>> {
-    let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
-    let mut left = HashMap::new();
-    ports.for_each(|key, value| {
-        let slot = number(value).and_then(|slot| u16::try_from(slot).ok()).map(FlowSlot);
-        left.extend(number(key).zip(slot));
-    })?;
-    Ok(left)
 }
 
 fn load(name: &str, hook: Hook, title: &'static str, instructions: &[Instruction]) -> Result<OwnedFd, XskError> {

@@ -60,12 +60,12 @@ pub(super) mod hop {
 pub(super) mod kind {
     /// Pods of this node.
     pub(in crate::io::xsk::tc) const OWN: u32 = 1;
-    /// This node, among the addresses of its pods.
-    pub(in crate::io::xsk::tc) const NODE: u32 = 4;
     /// Pods of a node on a link.
     pub(in crate::io::xsk::tc) const LINK: u32 = 2;
     /// Pods of a node behind the tunnel.
     pub(in crate::io::xsk::tc) const TUNNEL: u32 = 3;
+    /// This node, among the addresses of its pods.
+    pub(in crate::io::xsk::tc) const NODE: u32 = 4;
 }
 
 /// Bytes of a key: the prefix length in bits as a number, and the address.
@@ -89,7 +89,7 @@ pub enum NodeHop {
         end: TunnelEnd,
         /// The index of the interface over which outer packets leave and arrive.
         link: u32,
-        /// How the programs send outer packets.
+        /// Who adds the headers.
         outer: Outer,
         /// The source of the outer header. `None` if the kernel chooses it.
         local: Option<IpAddr>,
@@ -100,27 +100,28 @@ pub enum NodeHop {
     },
 }
 
-/// This node's end of the tunnel.
+/// This node's end of the tunnel. Port and identifier are the same at all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TunnelEnd {
     /// The index of the tunnel's interface.
     pub interface: u32,
     /// The UDP port at which all nodes receive.
     pub port: u16,
-    /// The VXLAN network identifier.
+    /// The VXLAN network identifier, 24 bits.
     pub vni: u32,
 }
 
-/// How the kernel's programs send the outer packets of the tunnel. With IPv6 outer headers, the tunnel's device sends them all.
+/// Who adds the tunnel's headers to a packet for a node behind the tunnel, and how the outer packet's next hop on the link is found. It counts only
+/// for outer headers of IPv4: those of IPv6 are added by the tunnel's device in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outer {
-    /// The other node is a neighbor on the link.
+    /// The programs add the headers. The other node is a neighbor on the link, and the next hop.
     ToNeighbor,
-    /// The kernel looks the route over the link up, for each packet.
+    /// The programs add the headers. The kernel looks up the next hop for each packet, among the routes over the link.
     ByRoute,
-    /// The tunnel's device adds the headers and sends the packets, as only it fragments them for a small link.
+    /// The tunnel's device adds the headers: the link's MTU is too small for the longest outer packets, and only the device fragments them.
     ByDevice,
-    /// The same, on a link whose frames have no Ethernet header. The programs do not read these.
+    /// The tunnel's device adds the headers: frames on the link have no Ethernet header, so that the programs can neither write nor read them.
     WithoutEthernet,
 }
 
@@ -132,7 +133,8 @@ impl NodeHop {
         }
     }
 
-    /// Returns the index of the interface at which packets arrive whose headers the programs can read.
+    /// Returns the index of the interface at which the programs take packets from the other node: the link, or, if they cannot read its frames, the
+    /// tunnel.
     pub(super) const fn arrival(&self) -> u32 {
         match *self {
             Self::Tunnel { end: TunnelEnd { interface, .. }, outer: Outer::WithoutEthernet, .. } => interface,

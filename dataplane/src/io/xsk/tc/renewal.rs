@@ -22,7 +22,7 @@
 
 use super::super::flow_headers::{SHORTEST, need};
 use super::super::flow_layout::{cells, value};
-use super::super::flow_place::Place::{self, CopyRecent, CopyUnlimited, Counted, Drop, Uncounted, WithoutTag};
+use super::super::flow_place::Place::{self, CopyRecent, CopyUnlimited, Counted, Drop, Miss, Uncounted, WithoutTag};
 use super::super::flow_stack::{CONTEXT, DATA, KEY, NOW, STACK, VALUE, WAY};
 use super::super::flow_steps::look_up;
 use super::super::flow_table::FlowTable;
@@ -63,7 +63,7 @@ pub(super) fn ask(program: &mut Assembler<Place>, table: &FlowTable) {
     program.store(Word, CONTEXT, 1, context::QUEUE_MAPPING);
     load_ends(program);
     // Always true; the verifier requires the check.
-    need(program, DATA, SHORTEST);
+    need(program, DATA, SHORTEST, Miss);
     program.load(Word, 1, STACK, SENT);
     program.jump_if(1, Equal, 0, Counted);
     program.place(Uncounted);

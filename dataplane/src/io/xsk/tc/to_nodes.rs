@@ -14,11 +14,11 @@
 //! Only TCP and UDP take this way. The replies to other packets pass the node's kernel, whose connection tracking must see both directions
 //! of them: an echo reply without its request is invalid there.
 
-use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6};
+use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, need};
 use super::super::flow_place::Place::{
     self, Described, End, FindHop, HasHeader, Indirect, ToNodes, ToNodesV6, Transport, TransportV6, Tunneled,
 };
-use super::super::flow_stack::{AT, CONTEXT, DATA, DATA_END, HOP_KEY, STACK};
+use super::super::flow_stack::{AT, CONTEXT, DATA, HOP_KEY, STACK};
 use super::super::flow_steps::look_up;
 use super::super::instruction::Operation::Add;
 use super::super::instruction::Test::{Differs, Equal, Greater};
@@ -91,7 +91,7 @@ fn set_tunnel(program: &mut Assembler<Place>, length: i32) {
 
 /// Stores the packet's destination in the key of a next hop.
 fn load_destination(program: &mut Assembler<Place>, checks_protocol: bool) {
-    have(program, ETHERNET + IPV4);
+    need(program, DATA, ETHERNET + IPV4, Indirect);
     program.load(Short, 3, DATA, 12);
     program.swap_short(3);
     program.jump_if(3, Equal, 0x86dd, ToNodesV6);
@@ -104,7 +104,7 @@ fn load_destination(program: &mut Assembler<Place>, checks_protocol: bool) {
     program.store(Word, STACK, 3, HOP_KEY + 16);
     program.jump(FindHop);
     program.place(ToNodesV6);
-    have(program, ETHERNET + IPV6);
+    need(program, DATA, ETHERNET + IPV6, Indirect);
     if checks_protocol {
         is_transport(program, HEADER + 6, TransportV6);
     }
@@ -120,13 +120,6 @@ fn is_transport(program: &mut Assembler<Place>, at: i16, is: Place) {
     program.jump_if(3, Equal, TCP, is);
     program.jump_if(3, Differs, UDP, Indirect);
     program.place(is);
-}
-
-/// Jumps to `Indirect` unless the linear part has this many bytes.
-fn have(program: &mut Assembler<Place>, bytes: i32) {
-    program.push([Instruction::copy(2, DATA)]);
-    program.apply(Add, 2, bytes);
-    program.jump_if_register(2, Greater, DATA_END, Indirect);
 }
 
 /// Stores what precedes an IPv4 address in the key of a next hop. Overwrites register 3.

@@ -30,7 +30,9 @@ use super::slow_path::slot_cell;
 /// same ports has to record itself.
 const VALID: i32 = 1_000_000_000;
 
-/// Number of records. A burst of more conversations within the time that the kernel's forwarding takes stays in the kernel.
+/// Maximum number of records, 56 bytes each; a full map evicts the least recently used one. A datagram whose record is evicted while the kernel
+/// forwards it is judged as the host port's, and its conversation stays in the kernel. So the number is far above that of the datagrams which the
+/// kernel forwards at a time.
 const RECORDS: u32 = 1 << 13;
 
 /// Creates the map of records: from the key of a flow of the port to other nodes to the coarse time in nanoseconds, 8 bytes.
@@ -48,7 +50,7 @@ pub(super) fn records() -> io::Result<Map> {
     })
 }
 
-/// Loads the IP protocol of the packet into register 1. 0 if the headers were not parsed so far.
+/// Loads the number of the packet's IP protocol into register 1; 0 if the program has not parsed the headers that far.
 pub(super) fn load_protocol(program: &mut Assembler<Place>) {
     program.load(Word, 1, STACK, KEY + key::KIND);
     program.apply(And, 1, 0xff);

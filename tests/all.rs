@@ -71,6 +71,7 @@ mod e2e_nftables;
 mod e2e_nftables_differential;
 mod e2e_nftables_run;
 mod e2e_node_checks;
+mod e2e_node_mtu;
 mod e2e_node_paths;
 mod e2e_node_probes;
 mod e2e_nodes;

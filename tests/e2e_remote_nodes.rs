@@ -6,8 +6,7 @@
 //!   [ node 3: card ]--'
 //! ```
 
-use crate::cni::{Runtime, Sandbox};
-use crate::lab::netns::{Dialogue, Netns, Running, eventually, eventually_within};
+use crate::lab::netns::{Dialogue, Netns, Running, eventually};
 use crate::lab::{Dump, Lab, Options, policy, veth};
 use crate::require;
 
@@ -106,7 +105,7 @@ fn forward(netns: &Netns) {
 }
 
 /// Whether one ping is answered within a second.
-fn pings(from: &Netns, to: &str) -> bool {
+pub(crate) fn pings(from: &Netns, to: &str) -> bool {
     from.output(&format!("ping -n -c 1 -W 1 {to}")).status.success()
 }
 
@@ -394,54 +393,6 @@ fn a_pod_cannot_follow_a_datagram_of_another_nodes_pod_with_its_source() {
     cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
 }
 
-/// Sends one ping that must not be fragmented, with a payload of this many bytes. Returns whether the target answers within `seconds`, or the
-/// sender gets an error that the packet is too big.
-fn is_answered(from: &Netns, to: &str, bytes: usize, seconds: &str) -> bool {
-    let output = from.output(&format!("ping -n -c 1 -W {seconds} -M do -s {bytes} {to}"));
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).to_lowercase();
-    output.status.success()
-        || ["frag needed", "too big", "too long", "too large"].iter().any(|text| said.contains(text))
-}
-
-/// Returns those of the payload sizes, in bytes, for which [`is_answered`] is false twice.
-fn lost(from: &Netns, to: &str, sizes: &[usize]) -> Vec<usize> {
-    eventually("the first packet arrives", || pings(from, to));
-    // `ping` waits to the end of its time after an error, so the first time is short. A busy machine may need more.
-    let is_lost = |bytes: &usize| !is_answered(from, to, *bytes, "0.1") && !is_answered(from, to, *bytes, "1");
-    sizes.iter().copied().filter(is_lost).collect()
-}
-
-#[test]
-fn a_packet_of_any_size_arrives_or_its_sender_is_told() {
-    require!("ping");
-    only_with_tc!();
-    for mtu in [1280, 1450, 1500, 9000] {
-        let mut cluster = Cluster::new(mtu, "");
-        cluster.labs.iter_mut().for_each(|lab| lab.start(""));
-        let [one, two, three] = &cluster.labs;
-        // The edges of link and tunnel, with the headers of IPv4 (28 bytes) or IPv6 (48 bytes) and ICMP.
-        let link = usize::try_from(mtu).unwrap();
-        let edges = [link, link - 50, link - 70].into_iter().flat_map(|edge| [edge - 28, edge - 48]);
-        let around = edges.flat_map(|edge| [edge, edge + 1]);
-        let sizes: Vec<usize> = [1000, link + 100].into_iter().chain(around).collect();
-        let lost: Vec<_> = std::thread::scope(|scope| {
-            let mut threads = Vec::new();
-            for to in [three, one] {
-                for from in [&two.pods[0].netns, &two.node] {
-                    for address in [&to.pods[0].v4, &to.pods[0].v6] {
-                        let sizes = &sizes;
-                        threads.push((from.name(), address, scope.spawn(move || lost(from, address, sizes))));
-                    }
-                }
-            }
-            let results = threads.into_iter().map(|(from, to, thread)| (from, to, thread.join().unwrap()));
-            results.filter(|(.., lost)| !lost.is_empty()).collect()
-        });
-        assert!(lost.is_empty(), "MTU {mtu}: {lost:?}");
-        cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
-    }
-}
-
 /// Returns the routes of the vswitch, as lines of `ip route`, that contain this text.
 fn own_routes(lab: &Lab, text: &str) -> Vec<String> {
     let all = ["-4 route show", "-6 route show", "-4 route show table 98"].map(|words| {
@@ -547,62 +498,6 @@ fn routes_and_tunnel_outlive_the_process_and_cleanup_removes_them() {
         assert!(!left.contains("bh-") && !left.contains("proto 98") && !left.contains("lookup 9"), "{left}");
     }
     cluster.labs[0].stop();
-}
-
-/// Returns the MTU of an interface.
-fn mtu(netns: &Netns, interface: &str) -> u32 {
-    netns.exec(&format!("cat /sys/class/net/{interface}/mtu")).trim().parse().unwrap()
-}
-
-/// Adds a pod to the node by the CNI plugin, and returns it with the MTUs of both ends of its interface.
-fn add_pod(lab: &mut Lab, runtime: &Runtime, name: &str) -> (Sandbox, [u32; 2]) {
-    lab.more_state.push_str(&format!(
-        "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: default}}\n\
-         spec: {{nodeName: {}, containers: []}}\nstatus: {{phase: Pending}}\n",
-        lab.node_name()
-    ));
-    lab.write_state("");
-    let mut pod = Sandbox::new(name);
-    runtime.add(&mut pod);
-    let mtus = [mtu(&pod.netns, "eth0"), mtu(&lab.node, &pod.node_end())];
-    (pod, mtus)
-}
-
-#[test]
-fn new_pods_get_the_mtu_that_reaches_every_node_and_older_ones_are_told_when_it_shrinks() {
-    require!("ping");
-    only_with_tc!();
-    let mut cluster = Cluster::new(1500, "");
-    for lab in &mut cluster.labs {
-        lab.more_ports = lab.more_ports.replace("{mtu: 1500}", "{}");
-        lab.start("");
-    }
-    let far = cluster.labs[0].get("p1").v4.clone();
-    let two = &mut cluster.labs[1];
-    let mut runtime = Runtime::new(&two.node, &two.path(""), &two.path("admin.sock"));
-    runtime.plugins[0]["ipam"]["ranges"] = serde_json::json!([[{"subnet": "10.244.2.128/25"}]]);
-    // Node 1 is behind the tunnel, which takes 70 bytes over IPv6.
-    let (old, mtus) = add_pod(two, &runtime, "old");
-    assert_eq!((mtus, mtu(&two.node, "bh-node"), mtu(&two.node, "bh-host")), ([1430; 2], 1500, 1500));
-    assert_eq!(lost(&old.netns, &far, &[1430 - 28]), [0; 0]);
-
-    two.node.ip("link set card mtu 1400");
-    eventually_within(30, "the tunnel has followed", || mtu(&two.node, "bh-vxlan") == 1330);
-    eventually("the host port has followed", || mtu(&two.node, "bh-node") == 1400);
-    let (new, mtus) = add_pod(two, &runtime, "new");
-    assert_eq!(mtus, [1330; 2]);
-    assert_eq!(lost(&new.netns, &far, &[1330 - 28]), [0; 0]);
-    // The older pod keeps its interface. Its first long packet is answered with the MTU, and the next ones are shorter.
-    for (size, told) in [(1430, 1400), (1400, 1330)] {
-        let long = old.netns.output(&format!("ping -n -c 1 -W 1 -M do -s {} {far}", size - 28));
-        let said = String::from_utf8_lossy(&[long.stdout, long.stderr].concat()).into_owned();
-        assert!(said.contains(&format!("mtu = {told}")), "first by the host port, then by the tunnel: {said}");
-    }
-    assert!(old.netns.ip(&format!("route get {far}")).contains("mtu 1330"));
-    // A configured MTU wins.
-    runtime.plugins[0]["mtu"] = 1300.into();
-    assert_eq!(add_pod(two, &runtime, "configured").1, [1300; 2]);
-    cluster.labs.iter_mut().for_each(|lab| drop(lab.stop()));
 }
 
 #[test]

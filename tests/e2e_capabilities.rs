@@ -54,6 +54,7 @@ fn the_granted_capabilities_are_enough_to_forward_to_enforce_to_take_over_and_to
     assert!(!lab.pings("a", &lab.get("b").v4), "policy denies this");
     // Talk until the kernel forwards the connection. The programs for that need CAP_PERFMON.
     settle(&mut connection);
+    lab.until_linked();
     lab.kill();
     assert!(answers(&mut connection), "the kernel goes on with the session");
     lab.launch(&program, &rules, &[]);
@@ -61,6 +62,11 @@ fn the_granted_capabilities_are_enough_to_forward_to_enforce_to_take_over_and_to
     assert!(lab.log().contains("taking over"), "{}", lab.log());
     assert!(answers(&mut connection) && lab.pings("c", &lab.get("b").v4));
     assert!(!lab.log().contains("lacks") && !lab.log().contains("error:"), "{}", lab.log());
+    assert!(
+        !lab.log().contains("other programs are at tc"),
+        "what the first one has left is not foreign: {}",
+        lab.log()
+    );
     lab.stop();
     let config = lab.path("config.yaml");
     let cleanup = confined(lab, &granted("uninstall/daemonset.yaml", "cleanup"));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::{
     LinkFeatures, LinkInfo, TcProgram, XskError, default_route_interfaces, in_namespace, is_trunk_claimed, links,
-    nft_chain_names, takes_xdp_frames, tc_programs, transmit_checksum_offload, xdp_programs,
+    nft_chain_names, pinned_links, takes_xdp_frames, tc_programs, transmit_checksum_offload, xdp_programs,
 };
 
 use crate::config::{Attach, Config, PortEntry, TRUNK};
@@ -87,6 +87,8 @@ pub(crate) struct Facts {
     pub without_frames: BTreeSet<Arc<str>>,
     /// Programs attached at the tc hooks of configured interfaces, by interface name. Interfaces without a program are absent.
     pub tc_programs: BTreeMap<Arc<str>, Vec<TcProgram>>,
+    /// The kernel's ids of links that a vswitch has pinned for its successor. Always empty with `attach: xdp`.
+    pub pinned_links: BTreeSet<u32>,
     /// Driver and receive offloads of each uplink, by interface name. GRO, LRO and rxvlan change packets before the vswitch receives them.
     pub features: BTreeMap<Arc<str>, LinkFeatures>,
     /// Names of all interfaces of the node.
@@ -116,6 +118,7 @@ impl Facts {
         let without_frames = config.ports.iter().filter(takes_none).map(|entry| entry.name.clone()).collect();
         let at_tc = found.iter().filter_map(|(name, link)| Some((name.clone(), tc_programs(link.index).ok()?)));
         let tc_programs = at_tc.filter(|(_, programs)| !programs.is_empty()).collect();
+        let pins = config.pins.path().filter(|_| config.attach == Attach::Tc);
         let uplinks = config.ports.iter().filter(|entry| entry.kind == PortKind::Uplink).map(|entry| &entry.interface);
         let features = uplinks.filter_map(|name| Some((name.clone(), LinkFeatures::read(name).ok()?))).collect();
         let interfaces = links().unwrap_or_default().into_iter().flat_map(|link| link.names).collect();
@@ -132,6 +135,7 @@ impl Facts {
             offloads: config.ports.iter().map(|entry| (entry.name.clone(), Offload::at(entry))).collect(),
             without_frames,
             tc_programs,
+            pinned_links: pins.map(pinned_links).unwrap_or_default(),
             features,
             kube_proxy: KubeProxy::gather(&interfaces),
             interfaces,

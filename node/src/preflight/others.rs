@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use bulkhead_dataplane::PortKind;
+use bulkhead_dataplane::io::TcProgram;
 
 use super::{Facts, Findings, Severity};
 use crate::config::{Attach, Config, Mode};
@@ -54,7 +55,11 @@ impl Findings {
     pub(super) fn tc_programs(&mut self, config: &Config, facts: &Facts) {
         let (mut interfaces, mut programs) = (BTreeSet::new(), BTreeSet::new());
         for (interface, found) in &facts.tc_programs {
-            for program in found.iter().filter(|program| !program.name.starts_with(OWN)) {
+            // Reading a program's name needs CAP_SYS_ADMIN, which the vswitch does without. So it knows its predecessor's programs by their links.
+            let is_own = |program: &&TcProgram| {
+                program.name.starts_with(OWN) || program.link.is_some_and(|link| facts.pinned_links.contains(&link))
+            };
+            for program in found.iter().filter(|program| !is_own(program)) {
                 interfaces.insert(&**interface);
                 programs.insert(&*program.name);
             }

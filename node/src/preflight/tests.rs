@@ -187,7 +187,8 @@ fn what_the_flow_cache_lacks_is_told_unless_it_is_not_wanted_or_will_be_mended()
 #[test]
 fn other_programs_at_tc_are_one_finding_and_our_own_are_none() {
     let config = config(PORTS);
-    let program = |name: &str| TcProgram { hook: TcHook::Ingress, name: name.to_owned() };
+    let linked = |name: &str, link| TcProgram { hook: TcHook::Ingress, name: name.to_owned(), link };
+    let program = |name: &str| linked(name, None);
     let with = |programs: &[TcProgram]| Facts {
         tc_programs: ["up0", "va"].map(|name| (name.into(), programs.to_vec())).into(),
         ..good(&config)
@@ -197,6 +198,11 @@ fn other_programs_at_tc_are_one_finding_and_our_own_are_none() {
     assert!(findings[0].what.contains("up0, va: ") && findings[0].what.ends_with("cil_from_container"), "{findings:?}");
     assert!(findings[0].remedy.contains("tc qdisc del dev up0 clsact"), "{findings:?}");
     assert_eq!(judge(&config, &with(&[program("bulkhead_in")]), false), []);
+    // The names of programs cannot be read without CAP_SYS_ADMIN.
+    let pinned_links = [7].into();
+    let facts = Facts { pinned_links, ..with(&[linked("2604", Some(7)), linked("2605", Some(8)), program("2606")]) };
+    let findings = judge(&config, &facts, false);
+    assert!(only(&findings).what.ends_with(": 2605, 2606"), "{findings:?}");
 }
 
 #[test]

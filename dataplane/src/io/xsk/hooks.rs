@@ -5,7 +5,7 @@ use std::ffi::c_long;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use super::bpf::{self, Hook};
+use super::bpf::{self, AtHook, Hook};
 use super::netlink::{ask, attributes};
 use super::small_size;
 
@@ -25,6 +25,8 @@ pub struct TcProgram {
     pub hook: TcHook,
     /// The program's name for display, or its id if it has no name or the process may not read it.
     pub name: String,
+    /// The kernel's id of the tcx link that attaches the program. `None` for a filter, and for a tcx program without a link.
+    pub link: Option<u32>,
 }
 
 /// Returns the tc programs of an interface in the calling thread's network namespace, without filters of other kinds.
@@ -38,14 +40,17 @@ pub fn tc_programs(interface: u32) -> io::Result<Vec<TcProgram>> {
         (TcHook::Ingress, Hook::TcIngress, 0xffff_fff2_u32),
         (TcHook::Egress, Hook::TcEgress, 0xffff_fff3),
     ] {
-        let named = tcx_programs(tcx, interface)?.into_iter().map(|id| name(id).unwrap_or_else(|_| format!("{id}")));
-        found.extend(named.map(|name| TcProgram { hook, name }));
+        let attached = tcx_programs(tcx, interface)?;
+        found.extend(attached.programs.into_iter().zip(attached.links).map(|(id, link)| {
+            let name = name(id).unwrap_or_else(|_| format!("{id}"));
+            TcProgram { hook, name, link: Some(link).filter(|&link| link != 0) }
+        }));
         let mut filters = Vec::new();
         let asked = ask(libc::RTM_GETTFILTER, true, &filter_request(interface, parent), |message| {
             filters.extend(filter(message));
         });
         match asked {
-            Ok(()) => found.extend(filters.into_iter().map(|name| TcProgram { hook, name })),
+            Ok(()) => found.extend(filters.into_iter().map(|name| TcProgram { hook, name, link: None })),
             // The interface has no clsact, or the kernel has no queueing disciplines.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOENT)) => {}
             Err(error) => return Err(error),
@@ -54,20 +59,17 @@ pub fn tc_programs(interface: u32) -> io::Result<Vec<TcProgram>> {
     Ok(found)
 }
 
-/// Returns the kernel's ids of the programs that are attached by tcx links to a hook of an interface, in execution order. Empty if there are
-/// none, or if the kernel has no tcx (before Linux 6.6).
+/// Returns the programs that are attached by tcx to a hook of an interface. Empty if there are none, or if the kernel has no tcx (before Linux
+/// 6.6).
 ///
 /// # Errors
 /// If the kernel refuses, for example without privileges.
-fn tcx_programs(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
-    match bpf::at_hook(hook, interface) {
-        Ok(at) => Ok(at.programs),
+fn tcx_programs(hook: Hook, interface: u32) -> io::Result<AtHook> {
+    bpf::at_hook(hook, interface).or_else(|error| match error.raw_os_error() {
         // EINVAL: the kernel has no tcx. ENOENT: no program was ever attached.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP)) => {
-            Ok(Vec::new())
-        }
-        Err(error) => Err(error),
-    }
+        Some(libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP) => Ok(AtHook { programs: Vec::new(), links: Vec::new() }),
+        _ => Err(error),
+    })
 }
 
 /// Returns a program's name, or its id if it has none.

@@ -156,7 +156,7 @@ pub use port::XskPort;
 pub use queue_config::QueueConfig;
 pub use tc::{
     Absence, Away, NodeHop, Outer, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TunnelEnd, claim_trunk,
-    has_another_layout, is_trunk_claimed, remove_node_programs, remove_tc_datapath, trunk_claimant,
+    has_another_layout, is_trunk_claimed, pinned_links, remove_node_programs, remove_tc_datapath, trunk_claimant,
 };
 pub use tunnel::{PORT_TABLE, TUNNEL_TABLE, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, remove_tunnel};
 pub use umem::{Frame, Umem, UmemError};

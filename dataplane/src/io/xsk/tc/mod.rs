@@ -67,7 +67,7 @@ pub use config::{Away, SlowPathLimit, TcConfig};
 pub(super) use filter::Filter;
 pub use heartbeat::Absence;
 pub use next_hops::{NodeHop, Outer, TunnelEnd};
-pub use pins::has_another_layout;
+pub use pins::{has_another_layout, pinned_links};
 use remains::remove_filters;
 pub use remains::{remove_node_programs, remove_tc_datapath};
 pub use trunk::{claim as claim_trunk, claimant as trunk_claimant, is_claimed as is_trunk_claimed};

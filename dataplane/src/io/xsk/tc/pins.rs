@@ -11,6 +11,7 @@
 //! another layout adopts nothing. It detaches the old links after it has attached all ports. Until then, the old programs may run before
 //! its own and drop packets of uncached flows.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -150,6 +151,20 @@ pub fn has_another_layout(path: &Path) -> bool {
     !all.is_empty() && !all.iter().any(|folder| own.as_ref() == Some(folder))
 }
 
+/// Returns the kernel's ids of the links that vswitches have pinned below `path` for the calling thread's network namespace, in any layout.
+/// Empty if `path` cannot be read.
+pub fn pinned_links(path: &Path) -> BTreeSet<u32> {
+    let entries = folders(path).unwrap_or_default().into_iter().filter_map(|folder| fs::read_dir(folder).ok());
+    let links = entries.flatten().filter_map(|entry| pinned_link(&entry.ok()?.path()));
+    links.filter_map(|link| bpf::link_id(link.as_fd()).ok()).collect()
+}
+
+/// Opens a pinned link. `None` if a map is pinned there, or nothing.
+fn pinned_link(path: &Path) -> Option<OwnedFd> {
+    let is_map = path.file_name()?.to_str()?.starts_with("bulkhead_");
+    if is_map { None } else { bpf::pinned(path).ok() }
+}
+
 /// Returns the folders of the calling thread's network namespace, of all layouts.
 fn folders(path: &Path) -> io::Result<Vec<PathBuf>> {
     let Some(namespace) = namespace::network_namespace().filter(|_| path.exists()) else { return Ok(Vec::new()) };
@@ -180,10 +195,7 @@ fn remove(folder: &Path) -> io::Result<usize> {
     let (mut detached, mut result) = (0, Ok(()));
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if !name.starts_with("bulkhead_")
-            && let Ok(link) = bpf::pinned(&path)
-        {
+        if let Some(link) = pinned_link(&path) {
             // Fails only if the interface is gone.
             let _ = bpf::detach(link.as_fd());
             detached += 1;

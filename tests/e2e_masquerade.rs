@@ -7,21 +7,52 @@ use std::time::Duration;
 
 use crate::lab::lasting::{Lasting, PATIENCE, answers, inside, settle};
 use crate::lab::netns::{Netns, Running, eventually};
-use crate::lab::{Lab, policy};
+use crate::lab::{Lab, is_tc, policy, veth};
 use bulkhead_dataplane::io::in_namespace;
 use serde_json::Value;
 
 const WORLD: &str = "172.18.0.100";
 const WORLD6: &str = "fd00:18::100";
 
+/// Who has the node's network card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Card {
+    /// The vswitch, as its uplink.
+    Uplink,
+    /// The node's kernel.
+    Kernel,
+}
+
 /// A lab with two pods.
-fn lab() -> Lab {
+fn lab(card: Card) -> Lab {
     let mut lab = Lab::new();
     for name in ["a", "b"] {
         lab.pod(name, &format!("{{app: {name}}}"));
     }
-    connect(&mut lab);
+    match card {
+        Card::Uplink => connect(&mut lab),
+        Card::Kernel => connect_kernel(&mut lab),
+    }
     lab
+}
+
+/// Connects the node's kernel to a machine without routes to pods, and adds a host port that the vswitch creates.
+fn connect_kernel(lab: &mut Lab) {
+    let outside = Netns::new("outside");
+    veth(&outside, "eth0", &lab.node, "card", 1500);
+    outside.sysctl("net.ipv6.conf.eth0.disable_ipv6", "0");
+    outside.ip(&format!("addr add {WORLD}/16 dev eth0"));
+    outside.ip(&format!("addr add {WORLD6}/64 dev eth0 nodad"));
+    lab.node.ip(&format!("addr add {}/16 dev card", lab.node_v4()));
+    lab.node.ip(&format!("addr add {}/64 dev card nodad", lab.node_v6()));
+    lab.node.sysctl("net.ipv4.ip_forward", "1");
+    lab.node.sysctl("net.ipv6.conf.all.forwarding", "1");
+    // The strictest setting, which some distributions have.
+    lab.node.sysctl("net.ipv4.conf.all.rp_filter", "1");
+    lab.outside = Some(outside);
+    lab.more_ports = "  - {kind: host, interface: bh-host, peer: bh-node, create: {}}\n".to_owned();
+    let routes = "routes: [{prefix: 0.0.0.0/0, port: host}, {prefix: '::/0', port: host}]\n";
+    lab.more_config.push_str(&format!("{routes}masquerade: true\n"));
 }
 
 /// Adds an uplink to a machine without routes to pods, and a host port.
@@ -118,7 +149,18 @@ fn check_all(lab: &Lab) {
 #[test]
 fn pods_reach_a_world_that_does_not_know_them_and_policy_knows_them_all_the_same() {
     require!("socat", "ss", "ping");
-    let mut lab = lab();
+    only_their_policy_and_not_their_address_counts(Card::Uplink);
+}
+
+#[test]
+fn pods_reach_the_world_over_the_card_that_the_nodes_kernel_keeps() {
+    require!("socat", "ss", "ping");
+    only_with_tc!();
+    only_their_policy_and_not_their_address_counts(Card::Kernel);
+}
+
+fn only_their_policy_and_not_their_address_counts(card: Card) {
+    let mut lab = lab(card);
     lab.start("");
     let _servers = serve(&lab, 8080);
     check_all(&lab);
@@ -143,7 +185,11 @@ fn pods_reach_a_world_that_does_not_know_them_and_policy_knows_them_all_the_same
 fn bulk_goes_on_in_the_kernel_with_the_nodes_address() {
     require!("iperf3", "ss");
     only_with_tc!();
-    let mut lab = lab();
+    [Card::Uplink, Card::Kernel].into_iter().for_each(few_packets_of_bulk_come_to_a_worker);
+}
+
+fn few_packets_of_bulk_come_to_a_worker(card: Card) {
+    let mut lab = lab(card);
     lab.start("");
     let _server = lab.outside.as_ref().unwrap().serve("iperf3 -s", 5201);
     for world in [WORLD, WORLD6] {
@@ -164,22 +210,25 @@ fn bulk_goes_on_in_the_kernel_with_the_nodes_address() {
 fn several_workers_masquerade() {
     require!("socat", "ss", "ping");
     let Some(cores) = crate::lab::netns::two_cores() else { return };
-    let mut lab = lab();
-    lab.more_config.push_str(&format!("workers: {{cores: {cores:?}}}\n"));
-    lab.start("");
-    let _servers = serve(&lab, 8080);
-    check_all(&lab);
-    lab.stop();
+    for card in [Card::Uplink, Card::Kernel].into_iter().filter(|&card| card == Card::Uplink || is_tc()) {
+        let mut lab = lab(card);
+        lab.more_config.push_str(&format!("workers: {{cores: {cores:?}}}\n"));
+        lab.start("");
+        let _servers = serve(&lab, 8080);
+        check_all(&lab);
+        lab.stop();
+    }
 }
 
 #[test]
 fn masqueraded_connections_outlive_the_process() {
     require!("mount", "socat", "ss");
     only_with_tc!();
-    let mut lab = Lab::new();
-    lab.pod("a", "{app: a}");
-    connect(&mut lab);
-    let mut lasting = Lasting::of(lab);
+    [Card::Uplink, Card::Kernel].into_iter().for_each(a_connection_outlives_the_process);
+}
+
+fn a_connection_outlives_the_process(card: Card) {
+    let mut lasting = Lasting::of(lab(card));
     let lab = &mut lasting.lab;
     lab.start("");
     let _server = lab.outside.as_ref().unwrap().serve("socat TCP4-LISTEN:7000,fork,reuseaddr EXEC:cat", 7000);

@@ -64,6 +64,11 @@ impl Masquerade {
         &self.sources
     }
 
+    /// Returns the source ports.
+    pub const fn ports(&self) -> &RangeInclusive<u16> {
+        &self.ports
+    }
+
     /// Returns a source port to try. The first attempt returns the client's own port if it is in the range. Later attempts return ports in
     /// an order that outsiders cannot predict. `secret` differs for each connection.
     pub(crate) fn port(&self, own: u16, secret: u64, tried: u16) -> u16 {

@@ -3,6 +3,7 @@
 mod away;
 mod handshake;
 mod nodes;
+mod world;
 
 use std::net::UdpSocket;
 use std::path::PathBuf;

@@ -273,7 +273,7 @@ impl Composer {
     pub(super) fn destinations(&self) -> Destinations {
         let Inner { policy, services, .. } = &*self.lock();
         let (pods, sources) = (Arc::clone(&policy.pod_networks), Arc::clone(&policy.node_addresses));
-        Destinations { pods, services: services.clone(), sources }
+        Destinations { pods, services: services.clone(), sources, masquerade: policy.masquerade.clone() }
     }
 
     /// Ends flows of the previous process, so that their next packets are judged. Call this when the workers have all ports. Until then the

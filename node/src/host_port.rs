@@ -21,8 +21,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bulkhead_dataplane::Services;
 use bulkhead_dataplane::io::{HostPair, HostRoute, LinkInfo, default_route_mtu};
+use bulkhead_dataplane::{Masquerade, Services};
 use ipnet::IpNet;
 
 use super::config::{Config, CreatedHost, DEFAULT_MTU};
@@ -49,6 +49,8 @@ pub(super) struct Destinations {
     pub services: Option<Arc<Services>>,
     /// The node's source addresses for packets to Services, at most one per family.
     pub sources: Arc<[IpAddr]>,
+    /// How pods' connections to the world are masqueraded. `None` if they are not.
+    pub masquerade: Option<Arc<Masquerade>>,
 }
 
 impl Destinations {
@@ -201,7 +203,7 @@ mod tests {
             services.set_cluster_address(address.parse().unwrap(), Some(ours));
         }
         let sources = ["192.0.2.1".parse().unwrap()].into();
-        let to = Destinations { pods: [].into(), services: Some(Arc::new(services)), sources };
+        let to = Destinations { pods: [].into(), services: Some(Arc::new(services)), sources, masquerade: None };
         let told = |service_cidrs: &[&str]| -> BTreeSet<String> {
             let blocks: Vec<IpNet> = service_cidrs.iter().map(|block| block.parse().unwrap()).collect();
             let text = |route: HostRoute| match route.source {

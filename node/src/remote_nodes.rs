@@ -28,9 +28,11 @@ mod plan;
 mod probes;
 mod report;
 mod targets;
+mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -77,8 +79,10 @@ const LOOK: Duration = Duration::from_secs(30);
 pub(super) struct RemoteNodes {
     settings: Encapsulation,
     host: CreatedHost,
-    /// The programs that forward past the node's network stack. `None` if its kernel forwards all packets.
+    /// The programs that forward past the node's network stack. `None` with `attach: xdp`.
     tc: Option<Arc<TcDatapath>>,
+    /// Whether the programs forward packets of other nodes' pods, instead of the node's kernel.
+    passes_by: bool,
     /// The kernel's notices of changes. Never ready if the kernel sends none.
     changes: Receiver<()>,
     /// `None` before there are other nodes, and while the kernel refuses the tunnel.
@@ -110,6 +114,8 @@ struct Told {
     sources: Arc<[IpAddr]>,
     /// The node's addresses among those of its pods: the sources of its own packets to Services.
     among_pods: Vec<IpAddr>,
+    /// The sources and source ports of pods' packets to the world. `None` if these are not masqueraded.
+    masquerade: Option<(Vec<IpAddr>, RangeInclusive<u16>)>,
 }
 
 impl RemoteNodes {
@@ -127,18 +133,18 @@ impl RemoteNodes {
         if host.is_none() {
             forget_mtu(config);
         }
-        let is_passed_by = host.is_some() && has_flows && takes_up_connections();
-        if let Some(tc) = tc.as_ref().filter(|_| !is_passed_by) {
+        let passes_by = host.is_some() && has_flows && takes_up_connections();
+        if let Some(tc) = tc.as_ref().filter(|_| !passes_by) {
             // If this fails, packets of other nodes may still reach the workers by a previous process's programs.
             let _ = tc.lead_to_nodes(&[], &[], &BTreeMap::new(), None);
         }
-        let tc = tc.filter(|_| is_passed_by);
         let (host, report) = (host?, SharedReport::new(config));
         let prober = config.probing.and_then(|settings| probe(settings, &config.node, &report.paths));
         Some(Self {
             settings: config.encapsulation,
             host,
             tc,
+            passes_by,
             changes: changes::of(Watched::Routes),
             tunnel: None,
             told: None,
@@ -193,7 +199,8 @@ impl RemoteNodes {
     /// Sets up routes and tunnel to these nodes, if they or the node's own addresses have changed, or if a look is due.
     pub(super) fn lead(&mut self, nodes: Arc<[RemoteNode]>, own: &Destinations) {
         let among_pods = own.services.as_ref().map(|services| services.sources().to_vec()).unwrap_or_default();
-        let told = Told { nodes, pods: Arc::clone(&own.pods), sources: Arc::clone(&own.sources), among_pods };
+        let (pods, sources) = (Arc::clone(&own.pods), Arc::clone(&own.sources));
+        let told = Told { nodes, pods, sources, among_pods, masquerade: world::told(own) };
         let is_same = self.told.as_ref() == Some(&told);
         self.is_waiting = !is_same && self.told.is_some() && self.looked.elapsed() < SOON;
         if self.is_waiting || (is_same && !self.is_due()) {
@@ -201,15 +208,16 @@ impl RemoteNodes {
         }
         (self.looked, self.is_stale) = (Instant::now(), false);
         let (nodes, mut problems) = uncontested(&told.nodes, own);
-        let plan = match Links::read().map(|links| links.plan(&nodes, self.settings.mode)) {
-            Ok(plan) => plan,
+        let links = match Links::read() {
+            Ok(links) => links,
             Err(error) => {
                 return self.tell([format!("cannot read the kernel's routes to other nodes: {error}")].into());
             }
         };
+        let plan = links.plan(&nodes, self.settings.mode);
         problems.extend(plan.problems.iter().cloned());
         let tunnel = self.ensure_tunnel(&plan, &nodes);
-        problems.extend(self.set_routes(&plan, tunnel.as_ref(), own, &told.among_pods));
+        problems.extend(self.set_routes(&links, &plan, tunnel.as_ref(), own, &told.among_pods));
         self.lead_probes(&plan, &nodes, tunnel.as_ref().ok().copied().flatten(), &own.sources);
         // Without a node that needs the tunnel, a kernel without VXLAN is no problem.
         problems.extend(tunnel.err().filter(|_| plan.counts()[1] > 0));
@@ -232,8 +240,11 @@ impl RemoteNodes {
         let peers: Vec<TunnelPeer> = nodes.iter().map(RemoteNode::peer).collect();
         let made = match self.tunnel.as_mut().filter(|tunnel| tunnel.is_there()) {
             Some(tunnel) => tunnel.update(plan.tunnel_mtu, &peers),
-            None => Tunnel::ensure(&tunnel_config(&self.settings, &self.host), plan.tunnel_mtu, &peers)
-                .map(|tunnel| self.tunnel = Some(tunnel)),
+            None => {
+                let (pods, Encapsulation { port, vni, .. }) = (self.host.peer.to_string(), self.settings);
+                let config = TunnelConfig { name: TUNNEL.to_owned(), pods, port, vni };
+                Tunnel::ensure(&config, plan.tunnel_mtu, &peers).map(|tunnel| self.tunnel = Some(tunnel))
+            }
         };
         made.map_err(|error| format!("cannot set up the tunnel to other nodes: {error}"))?;
         Ok(self.tunnel.as_ref().map(Tunnel::interface))
@@ -244,6 +255,7 @@ impl RemoteNodes {
     /// `among_pods` is as in [`Told`].
     fn set_routes(
         &self,
+        links: &Links,
         plan: &Plan,
         tunnel: Result<&Option<u32>, &String>,
         own: &Destinations,
@@ -251,7 +263,14 @@ impl RemoteNodes {
     ) -> Vec<String> {
         let Encapsulation { port, vni, .. } = self.settings;
         let end = tunnel.ok().copied().flatten().map(|interface| TunnelEnd { interface, port, vni });
-        let lead = |hops| self.tc.as_ref().map_or(Ok(()), |tc| tc.lead_to_nodes(&own.pods, among_pods, hops, end));
+        let lead = |hops| {
+            let Some(tc) = &self.tc else { return Ok(()) };
+            world::take_answers(tc, own);
+            match self.passes_by {
+                true => tc.lead_to_nodes(&own.pods, among_pods, hops, end),
+                false => tc.lead_to_nodes(&[], &[], hops, None),
+            }
+        };
         let (host, all) = match self.read_routes() {
             Ok(read) => read,
             Err(problem) => {
@@ -281,10 +300,15 @@ impl RemoteNodes {
         let gateway = |route: &OwnRoute| route.hop.map(|hop| hop.gateway);
         wanted.retain(|route| !foreign.contains(&(route.destination, route.table, gateway(route))));
         let mut problems: Vec<String> = replace_routes(&known, &wanted).iter().map(explain).collect();
-        let mut hops = plan.hops(end, &own.sources);
+        let mut hops = if self.passes_by { plan.hops(end, &own.sources) } else { BTreeMap::new() };
         // The set is ordered, and `None` is the least gateway.
         let other = |network| foreign.range((network, MAIN_TABLE, None)..).next();
         hops.retain(|&network, _| other(network).is_none_or(|&(to, table, _)| (to, table) != (network, MAIN_TABLE)));
+        if own.masquerade.is_some() {
+            let to_world = world::hops(&all, host, |interface| links.with_neighbours(interface));
+            // The ways to nodes take precedence.
+            hops = to_world.into_iter().chain(hops).collect();
+        }
         let told = |error| format!("the kernel's programs cannot take packets of other nodes: {error}");
         problems.extend(lead(&hops).err().map(told));
         problems
@@ -295,8 +319,8 @@ impl RemoteNodes {
     /// # Errors
     /// A message.
     fn read_routes(&self) -> Result<(u32, Vec<KernelRoute>), String> {
-        let host = io::LinkInfo::read(&self.host.peer)
-            .map_err(|error| format!("cannot tell the routes over the host port: {error}"))?;
+        let host = io::LinkInfo::read(&self.host.peer);
+        let host = host.map_err(|error| format!("cannot tell the routes over the host port: {error}"))?;
         let all = io::kernel_routes().map_err(|error| format!("cannot read the kernel's routes: {error}"))?;
         Ok((host.index, all))
     }
@@ -345,11 +369,6 @@ fn probe(settings: Probing, own: &str, paths: &SharedPaths) -> Option<Prober> {
         log::warn(&format!("other nodes are not probed: {error}"));
     };
     started.map_err(refused).ok()
-}
-
-/// Returns the tunnel's settings.
-fn tunnel_config(settings: &Encapsulation, host: &CreatedHost) -> TunnelConfig {
-    TunnelConfig { name: TUNNEL.to_owned(), pods: host.peer.to_string(), port: settings.port, vni: settings.vni }
 }
 
 /// Returns a message about a refused change.

@@ -207,6 +207,16 @@ fn all_resolve(nodes: &Nodes, pods: &[End], service: &[IpAddr]) {
     }
 }
 
+/// Asserts that a server which does not know pods' addresses answers each pod, and sees the pod's node.
+fn all_reach_the_world(nodes: &Nodes, pods: &[End; 3]) {
+    let (_server, world) = nodes.serve_world();
+    for (at, pod) in pods.iter().enumerate() {
+        for (server, own) in world.into_iter().zip(nodes.addresses(at)) {
+            assert_eq!(pod.page(server).as_deref(), Some(own), "{} at {server}", pod.name);
+        }
+    }
+}
+
 /// Asserts that a policy of `web-2` holds for clients of all nodes.
 fn policy_holds_in_both_modes(nodes: &Nodes, pods: &[End; 3], hosts: &[End; 3]) {
     // Over the tunnel from node-1, and over the route from node-3.
@@ -262,7 +272,7 @@ fn a_node_moves(nodes: &mut Nodes, from: &[&End], service: &[IpAddr]) {
 #[test]
 fn three_nodes_of_a_real_cluster_are_connected_by_deploy_alone_whatever_happens_to_one_of_them() {
     let (programs, node_programs) = (programs!(), node_programs!());
-    require!("dnsmasq", "dig", "nsenter");
+    require!("dnsmasq", "dig", "nsenter", "python3", "ss");
     if programs.controllers.is_none() {
         println!("skipped: `cargo xtask cluster` runs this, with BULKHEAD_KUBE_CONTROLLER_MANAGER");
         return;
@@ -288,6 +298,7 @@ fn three_nodes_of_a_real_cluster_are_connected_by_deploy_alone_whatever_happens_
     all_ask_the_api_server(&from);
     serve_names(&nodes, &service);
     all_resolve(&nodes, &pods, &service);
+    all_reach_the_world(&nodes, &pods);
     policy_holds_in_both_modes(&nodes, &pods, &hosts);
     all_reach(&from, &from);
     every_connection_outlives_the_replacement_of_all(&nodes, &vswitches, &pods, &service);

@@ -75,7 +75,7 @@ pub(super) fn route(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option
 /// them: they lead to the owning port, or between node and uplink, which share a link.
 fn hop(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<Hop> {
     if !matches!(dst, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
-        return snapshot.routes().find(dst).map(|hop| from_node(snapshot, in_port, hop));
+        return snapshot.routes().find(dst).map(|hop| by_kernel(snapshot, in_port, dst, hop));
     }
     let port = match snapshot.port(in_port)?.kind {
         _ if snapshot.owner(dst).is_some() => snapshot.owner(dst),
@@ -86,11 +86,18 @@ fn hop(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<Hop> {
     port.map(Hop::direct)
 }
 
-/// Returns the next hop of a packet received on `in_port`. What the node sends to an uplink that shares the host port's interface returns to
-/// the node: the answers to its kernel's sockets come to its kernel.
-fn from_node(snapshot: &Snapshot, in_port: PortId, hop: Hop) -> Hop {
-    let is_back = snapshot.host() == Some(in_port) && snapshot.shared_uplink() == Some(hop.port);
-    if is_back && !hop.is_unreachable() { Hop::direct(in_port) } else { hop }
+/// Returns the next hop of a packet received on `in_port`, given that of its destination, where host port and uplink share an interface. What the
+/// node sends to the uplink returns to the node: the answers to its kernel's sockets come to its kernel. What a pod sends to the world by the node
+/// leaves by the uplink if it is masqueraded: the node's kernel refuses packets with its own addresses.
+fn by_kernel(snapshot: &Snapshot, in_port: PortId, dst: IpAddr, hop: Hop) -> Hop {
+    let (Some(uplink), Some(host)) = (snapshot.shared_uplink(), snapshot.host()) else { return hop };
+    if in_port == host {
+        return if hop.port == uplink && !hop.is_unreachable() { Hop::direct(host) } else { hop };
+    }
+    let is_pods = || snapshot.port(in_port).is_some_and(|port| port.kind == PortKind::Pod);
+    let is_to_world = || snapshot.masquerade().is_some_and(|masquerade| masquerade.is_for(dst));
+    let is_masqueraded = hop.port == host && is_pods() && is_to_world() && snapshot.owner(dst).is_none();
+    if is_masqueraded { Hop::direct(uplink) } else { hop }
 }
 
 /// Returns the verdict for a packet that policy allows. `is_unreachable` tells whether no host has its destination. Policy comes before

@@ -16,18 +16,18 @@ const REMOTE: [u8; 4] = [192, 0, 2, 2];
 const ADDED: usize = 20 + 8 + 8 + 14;
 
 /// A node with a pod at `va`, a host port at `vb` that is also the port to other nodes, and a card.
-struct Node {
-    lab: Lab,
+pub(super) struct Node {
+    pub(super) lab: Lab,
     ports: [TcAttachment; 2],
     /// The slot of the port to other nodes.
     nodes: FlowSlot,
     /// The indexes of the pod's interface and of the card.
     pod: u32,
-    card: u32,
+    pub(super) card: u32,
 }
 
 impl Node {
-    fn on(net: Net, pins: Option<PathBuf>) -> Self {
+    pub(super) fn on(net: Net, pins: Option<PathBuf>) -> Self {
         net.exec(
             "sw",
             "ip link show card > /dev/null 2>&1 || { ip link add card type veth peer name wire; ip link set card up; }",
@@ -58,7 +58,7 @@ impl Node {
         }
     }
 
-    fn lead(&self, others: &BTreeMap<IpNet, NodeHop>) {
+    pub(super) fn lead(&self, others: &BTreeMap<IpNet, NodeHop>) {
         let datapath = &self.lab.datapath;
         self.lab.net.inside("sw", || datapath.lead_to_nodes(&[], &[], others, None)).unwrap();
     }

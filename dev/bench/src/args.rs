@@ -155,6 +155,8 @@ pub(crate) enum NodesRow {
     Datagrams,
     /// Round-trip time in the tunnel
     Latency,
+    /// TCP from a pod to a machine outside, which sees the node: bulk, and the rate of new connections
+    World,
 }
 
 /// `bulkhead-bench nodes`.

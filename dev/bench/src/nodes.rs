@@ -1,4 +1,4 @@
-//! `bulkhead-bench nodes`: pods of two nodes over a wire, compared with the kernel.
+//! `bulkhead-bench nodes`: pods of two nodes, or of one and a machine outside, over a wire, compared with the kernel.
 //!
 //! As in [`crate::wire`], most lines are ratios between two ways, measured in turns, and every turn creates both nodes again. No policy
 //! selects the pods: the rows compare the ways between nodes.
@@ -10,6 +10,7 @@ mod kernel;
 mod pair;
 mod throughput;
 mod vswitch;
+mod world;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,12 +57,13 @@ impl Bench {
     }
 }
 
-const ROWS: [Row<NodesRow, Bench>; 5] = [
+const ROWS: [Row<NodesRow, Bench>; 6] = [
     (NodesRow::Route, "route", throughput::route),
     (NodesRow::Tunnel, "tunnel", throughput::tunnel),
     (NodesRow::Connect, "connect", flows::connect),
     (NodesRow::Datagrams, "datagrams", flows::datagrams),
     (NodesRow::Latency, "latency", flows::latency),
+    (NodesRow::World, "world", world::world),
 ];
 
 /// Measures the chosen rows and prints them. The exit code is 0 also if a goal is missed.

@@ -3,7 +3,7 @@
 use bulkhead_dataplane::PortKind;
 
 use super::{Finding, Severity};
-use crate::config::Config;
+use crate::config::{Attach, Config};
 
 /// Returns a warning if the node's own connections may use source ports of masqueraded connections. `range` is `ip_local_port_range`, which
 /// holds for both families. `reserved` is `ip_local_reserved_ports`, for example `8080,61000-65535`.
@@ -31,17 +31,34 @@ fn of_ports(config: &Config, range: &str, reserved: &str) -> Option<Finding> {
     })
 }
 
+/// Returns a warning if cluster addresses may count as the world: the vswitch does not know Services, and no range is excepted.
+fn without_services(config: &Config) -> Option<Finding> {
+    let is_known = config.services.is_some() || !config.masquerade.as_ref()?.except.is_empty();
+    (!is_known).then(|| Finding {
+        severity: Severity::Warning,
+        what: "masquerade is on with services: off, and masquerade.except is empty".to_owned(),
+        why:
+            "packets of pods to Services leave for the world with the node's address, and kube-proxy does not see them"
+                .to_owned(),
+        remedy: "add the cluster's service range: masquerade: {except: [10.96.0.0/12]}".to_owned(),
+        comes_again: false,
+    })
+}
+
 /// Returns a warning if masquerading cannot work. `None` if it can, or is off.
 pub(crate) fn check(config: &Config) -> Option<Finding> {
     config.masquerade.as_ref()?;
     let has = |kind| config.ports.iter().any(|port| port.kind == kind);
-    let (what, why, remedy) = match (has(PortKind::Uplink), has(PortKind::Host)) {
+    // The kernel's programs send these packets over the node's card.
+    let has_card = config.attach == Attach::Tc && config.host_to_nodes().is_some();
+    let (what, why, remedy) = match (has(PortKind::Uplink) || has_card, has(PortKind::Host)) {
         (true, true) => {
             let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
-            return of_ports(config, &read("ip_local_port_range"), &read("ip_local_reserved_ports"));
+            return of_ports(config, &read("ip_local_port_range"), &read("ip_local_reserved_ports"))
+                .or_else(|| without_services(config).filter(|_| has_card));
         }
         (false, _) => (
-            "masquerade is on, but no port of kind uplink is configured",
+            "masquerade is on, but there is no port of kind uplink, and no host port with `create` and `attach: tc`",
             "packets from pods to outside addresses go through the host port to the node's kernel, and the vswitch \
              cannot masquerade them there",
             "masquerade in the node's kernel; for pods in 10.244.0.0/16: nft add table ip pods; nft add chain ip pods post '{ type nat \

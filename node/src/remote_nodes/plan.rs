@@ -187,6 +187,11 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
         self.known.get(&interface).map_or(DEFAULT_MTU, |&(mtu, _)| mtu)
     }
 
+    /// Returns the MTU in bytes of an interface with neighbors. `None` for others, such as point-to-point links.
+    pub(super) fn with_neighbours(&self, interface: u32) -> Option<u32> {
+        self.known.get(&interface).and_then(|&(mtu, has_neighbours)| has_neighbours.then_some(mtu))
+    }
+
     /// Whether another node on the link receives packets for its pods. A point-to-point link delivers only what its other end expects.
     fn has_neighbours(&self, interface: u32) -> bool {
         self.known.get(&interface).is_some_and(|&(_, has_neighbours)| has_neighbours)

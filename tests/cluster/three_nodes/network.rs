@@ -1,7 +1,7 @@
 //! The links of three nodes, their machines, and the cluster's API server.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -83,7 +83,30 @@ fn plug(router: &Netns, lab: &Lab, (link, addresses): Place) {
     lab.node.ip(&format!("-6 route replace default via {v6} dev card"));
 }
 
+/// A server outside the cluster, at port 8080 of the router. Its page is the client's address.
+const WORLD: &str = "
+import socket
+s = socket.create_server(('::', 8080), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64)
+while True:
+    client, address = s.accept()
+    client.recv(100)
+    client.sendall(address[0].removeprefix('::ffff:').encode())
+    client.close()
+";
+
 impl Nodes {
+    /// Starts a server outside the cluster. Returns it with its addresses.
+    pub(super) fn serve_world(&self) -> (Running, [SocketAddr; 2]) {
+        let server = Running::start(&mut self.router.command("python3", &["-c", WORLD]));
+        within("the server listens", || self.router.exec("ss -Htln").contains(":8080 "));
+        (server, FAR.router.map(|address| (address.parse::<IpAddr>().unwrap(), 8080).into()))
+    }
+
+    /// Returns a node's addresses, of IPv4 and IPv6.
+    pub(super) fn addresses(&self, at: usize) -> [&'static str; 2] {
+        self.places[at].1
+    }
+
     /// Starts three nodes and their control plane, and waits until the nodes have podCIDRs. No vswitch runs yet.
     pub(super) fn start(programs: Programs, node_programs: &NodePrograms) -> Self {
         let router = router();

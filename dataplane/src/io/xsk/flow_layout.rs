@@ -106,6 +106,11 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const NODES_ADDRESSES: i32 = 88;
     /// tc programs only: the UDP port of the tunnel, 4 bytes; 0 without one.
     pub(in crate::io::xsk) const TUNNEL_PORT: i32 = 100;
+    /// tc programs only: the source addresses of masqueraded packets, 4 and 16 bytes; all zeros without one.
+    pub(in crate::io::xsk) const WORLD_V4: i32 = 104;
+    pub(in crate::io::xsk) const WORLD_V6: i32 = 112;
+    /// tc programs only: the first and the last source port of masqueraded packets, 2 bytes each in host order.
+    pub(in crate::io::xsk) const WORLD_PORTS: i32 = 108;
     /// Per slot: the egress (interface index and `how`, 4 bytes each), and the time until which the port's slow path limit is used.
     pub(in crate::io::xsk) const SLOT: i32 = 128;
     /// One cache line per slot, as different cores write them.

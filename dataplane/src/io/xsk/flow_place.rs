@@ -134,10 +134,20 @@ pub(super) enum Place {
     FindOwn,
     /// The same destination is an IPv6 address that is to be stored there.
     FindOwnV6,
-    /// The IPv4 packet is TCP or UDP.
+    /// Register 3 has the number of the packet's IP protocol.
+    HasProtocol,
+    /// The packet is TCP or UDP.
     Transport,
-    /// The IPv6 packet is TCP or UDP.
-    TransportV6,
+    /// The next hop in [`AT`](super::flow_stack::AT) is the world.
+    ToWorld,
+    /// The packet is IPv6, and may be masqueraded.
+    MasqueradedV6,
+    /// The packet's source is that of masqueraded packets.
+    Masqueraded,
+    /// The packet is IPv6, and may be the answer to a masqueraded one.
+    AnswerV6,
+    /// The packet's destination is the source of masqueraded packets.
+    Answer,
     /// Register 1 has the length in bytes of the frame, or of each of its segments' frames.
     Sized,
     /// The packet is another node's and goes to a worker.
@@ -172,6 +182,22 @@ pub(super) enum Place {
     Decapsulated,
     /// The packet opens a TCP connection, or is a datagram without a flow.
     Opens,
+    /// The packet's source is a node on a link, or the world. Register 0 has the address of its next hop.
+    OnLink,
+    /// The packet is IPv6, and may belong to a masqueraded connection. Register 1 has the address of the cell `WORLD_V4`, as at the next labels.
+    ClaimV6,
+    /// The IPv4 packet is no fragment, or a packet's first one.
+    ClaimV4,
+    /// The IPv6 packet has a fragment header.
+    ClaimFragment,
+    /// The packet is a fragment without ports. The key has its addresses, protocol and identification.
+    ClaimedBefore,
+    /// The packet is an ICMP error about another packet.
+    ClaimError,
+    /// Register 4 has the port, or the echo identifier, that a masqueraded connection would have, in network order.
+    ClaimPort,
+    /// The packet does not belong to a masqueraded connection.
+    Unclaimed,
     /// The slot of the port from which the worker gets the packet is on the stack.
     Chosen,
     /// The source of a packet of a known flow is another node's.

@@ -263,3 +263,37 @@ fn a_change_of_services_ends_no_masqueraded_datagrams_but_those_to_what_is_a_ser
     assert_eq!(bed.send(A, &kept).translation, Some(first[0]));
     assert_eq!(bed.send(A, &moved).verdict, Verdict::Forward(A));
 }
+
+#[test]
+fn where_uplink_and_host_port_share_an_interface_only_masqueraded_packets_of_pods_take_the_uplink() {
+    let mut ports = ports();
+    ports[UPLINK.index()].shares_host = true;
+    let own = (0u16..).zip(&ports).flat_map(|(id, port)| port.addresses.iter().map(move |&a| (a.into(), PortId(id))));
+    let by_node = ["0.0.0.0/0", "::/0"].map(|all| (all.parse().unwrap(), HOST));
+    let routes = Routes::new(own.chain(by_node)).unwrap();
+    let tables = snapshot().tables().to_vec();
+    let plain = |generation| Snapshot::new(generation, ports.clone(), tables.clone(), routes.clone()).unwrap();
+    let mut bed = Bed::new();
+    bed.snapshot = plain(2);
+    let ask = |from: &str, to: &str, sport| of(ProbeKind::Tcp, ip(from), sport, to, 80).request().unwrap();
+    let outcome = |bed: &mut Bed, port, packet: &[u8]| {
+        let outcome = bed.send(port, packet);
+        (outcome.verdict, outcome.translation.map(|translation| translation.src))
+    };
+    assert_eq!(outcome(&mut bed, A, &ask("10.0.0.1", WORLD, 1)), (Verdict::Forward(HOST), None));
+    bed.snapshot = plain(3).with_masquerade(masquerade(&[NODE, "fd00:1::1"], Masquerade::PORTS));
+    assert_eq!(outcome(&mut bed, A, &ask("10.0.0.1", WORLD, 2)), (Verdict::Forward(UPLINK), Some(ip(NODE))));
+    let expected = (Verdict::Forward(UPLINK), Some(ip("fd00:1::1")));
+    assert_eq!(outcome(&mut bed, A, &ask("fd00::1", "2001:db8::8", 3)), expected);
+    // Another node keeps seeing the pod, and so does this one.
+    assert_eq!(outcome(&mut bed, A, &ask("10.0.0.1", "10.9.0.1", 4)), (Verdict::Forward(HOST), None));
+    assert_eq!(outcome(&mut bed, A, &ask("10.0.0.1", NODE, 5)), (Verdict::Forward(HOST), None));
+    // The node reaches the world by itself, and the world a pod by the node; the answer goes back there.
+    assert_eq!(outcome(&mut bed, HOST, &ask(NODE, WORLD, 6)).0, dropped(DropReason::BackToSender));
+    assert_eq!(outcome(&mut bed, HOST, &ask("8.8.4.4", "10.0.0.1", 7)), (Verdict::Forward(A), None));
+    let answer = of(ProbeKind::Tcp, ip("8.8.4.4"), 7, "10.0.0.1", 80).reply().unwrap();
+    assert_eq!(outcome(&mut bed, A, &answer), (Verdict::Forward(HOST), None));
+    // The session that began before has the pod's address. It begins again, with the node's.
+    let again = bed.send(A, &of(ProbeKind::Tcp, ip("10.0.0.1"), 1, WORLD, 80).request().unwrap());
+    assert_eq!((again.verdict, again.translation.map(|one| one.src)), (Verdict::Forward(UPLINK), Some(ip(NODE))));
+}

@@ -19,6 +19,15 @@ const RULES: &str = "table inet flannel {
 }
 ";
 
+/// The rule that hides pods behind their node.
+const MASQUERADE: &str = "table ip pods {
+  chain postrouting {
+    type nat hook postrouting priority srcnat;
+    ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade
+  }
+}
+";
+
 /// Makes the node's kernel the router between its pod and the other node.
 ///
 /// # Errors
@@ -29,6 +38,15 @@ pub(super) fn route(node: &Node) -> anyhow::Result<()> {
         format!("route add {} via {}", pod_block(node.other()), node_address(node.other())),
     ])?;
     address(node)
+}
+
+/// Makes the node's kernel the router between its pod and the world, which sees the node.
+///
+/// # Errors
+/// If a command fails.
+pub(super) fn masquerade(node: &Node) -> anyhow::Result<()> {
+    route(node)?;
+    load(node, MASQUERADE)
 }
 
 /// Connects the pod as Flannel's VXLAN back end does: a bridge, a VXLAN interface with static neighbours, and nftables rules.
@@ -55,10 +73,18 @@ pub(super) fn flannel(node: &Node) -> anyhow::Result<()> {
         format!("neigh add {} lladdr {} dev flannel.1 nud permanent", tunnel_end(other), mac(other)),
     ])?;
     run("bridge", &format!("-n {} fdb append {} dev flannel.1 dst {remote}", node.netns.name(), mac(other)))?;
-    let folder = Folder::new()?;
-    let rules = folder.write("rules.nft", RULES)?;
-    node.netns.run(&format!("nft -f {}", rules.display()))?;
+    load(node, RULES)?;
     address(node)
+}
+
+/// Adds these nftables rules to the node.
+///
+/// # Errors
+/// If a command fails.
+fn load(node: &Node, rules: &str) -> anyhow::Result<()> {
+    let folder = Folder::new()?;
+    let rules = folder.write("rules.nft", rules)?;
+    node.netns.run(&format!("nft -f {}", rules.display())).map(drop)
 }
 
 /// Gives the pod its address and a default route to the node.

@@ -24,6 +24,10 @@ pub(super) enum Way {
     Route,
     /// Bulkhead with the tunnel between all nodes (`encapsulation: always`).
     Tunnel,
+    /// To the world: the kernel's routing, and masquerading by nftables.
+    KernelMasquerade,
+    /// To the world: Bulkhead's masquerading.
+    Masquerade,
 }
 
 impl Way {
@@ -34,13 +38,20 @@ impl Way {
             Self::Flannel => "kernel VXLAN as Flannel's",
             Self::Route => "the vswitch's routes",
             Self::Tunnel => "the vswitch's tunnel",
+            Self::KernelMasquerade => "masquerading by nftables",
+            Self::Masquerade => "the vswitch's masquerading",
         }
+    }
+
+    /// Whether the sink is a machine that sees the first node's address instead of the pod's.
+    pub(super) const fn is_to_world(self) -> bool {
+        matches!(self, Self::KernelMasquerade | Self::Masquerade)
     }
 
     /// Returns the MTU of the pods in bytes. A tunnel's outer headers take 50 bytes.
     pub(super) const fn mtu(self) -> u16 {
         match self {
-            Self::Routing | Self::Route => 1_500,
+            Self::Routing | Self::Route | Self::KernelMasquerade | Self::Masquerade => 1_500,
             Self::Flannel | Self::Tunnel => 1_450,
         }
     }
@@ -119,10 +130,14 @@ impl Node {
     }
 }
 
+/// The address of the world.
+const WORLD: &str = "203.0.113.2";
+
 /// Two connected nodes: the first has the client, the second the sink.
 #[derive(Debug)]
 pub(super) struct Pair {
     nodes: [Node; 2],
+    way: Way,
 }
 
 impl Pair {
@@ -135,7 +150,7 @@ impl Pair {
             let (netns, pod) = (Netns::new(&format!("node{number}"))?, Netns::new(&format!("pod{number}"))?);
             Ok(Node { vswitch: None, netns, pod, number })
         };
-        let mut pair = Self { nodes: [node(1)?, node(2)?] };
+        let mut pair = Self { nodes: [node(1)?, node(2)?], way };
         let [first, second] = pair.nodes.each_ref().map(|node| node.netns.name());
         batch(&[format!("link add card netns {first} type veth peer name card netns {second}")])?;
         for node in &pair.nodes {
@@ -148,8 +163,18 @@ impl Pair {
             match way {
                 Way::Routing => kernel::route(node)?,
                 Way::Flannel => kernel::flannel(node)?,
-                Way::Route | Way::Tunnel => node.vswitch = Some(vswitch::launch(node, way, program, cores)?),
+                // The second node is the world.
+                _ if way.is_to_world() && node.number == 2 => {
+                    node.netns.ip_lines(&[format!("addr add {WORLD}/32 dev card")])?;
+                }
+                Way::KernelMasquerade => kernel::masquerade(node)?,
+                Way::Route | Way::Tunnel | Way::Masquerade => {
+                    node.vswitch = Some(vswitch::launch(node, way, program, cores)?);
+                }
             }
+        }
+        if way.is_to_world() {
+            pair.nodes[0].netns.ip_lines(&[format!("route add {WORLD} dev card")])?;
         }
         for vswitch in pair.nodes.iter_mut().filter_map(|node| node.vswitch.as_mut()) {
             vswitch.wait_until_ready(vswitch::PATIENCE)?;
@@ -163,14 +188,14 @@ impl Pair {
         &self.nodes[0].pod
     }
 
-    /// Returns the sink pod's namespace.
+    /// Returns the sink's namespace: that of the second pod, or of the world.
     pub(super) const fn sink(&self) -> &Netns {
-        &self.nodes[1].pod
+        if self.way.is_to_world() { &self.nodes[1].netns } else { &self.nodes[1].pod }
     }
 
     /// Returns the sink's address.
     pub(super) fn address(&self) -> String {
-        pod_address(self.nodes[1].number)
+        if self.way.is_to_world() { WORLD.to_owned() } else { pod_address(self.nodes[1].number) }
     }
 }
 

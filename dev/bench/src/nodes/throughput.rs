@@ -32,7 +32,7 @@ pub(super) fn tunnel(bench: &Bench) -> anyhow::Result<Vec<Line>> {
 }
 
 /// Measures the ways in turns, with 1 and 8 flows.
-fn measure(bench: &Bench, ways: &[Way], offloads: Offloads) -> anyhow::Result<Rounds<Way>> {
+pub(super) fn measure(bench: &Bench, ways: &[Way], offloads: Offloads) -> anyhow::Result<Rounds<Way>> {
     bench.rounds(ways, |way| {
         let pair = bench.pair(way, offloads)?;
         let iperf = |flows| bench.load.iperf(pair.client(), pair.sink(), &pair.address(), flows);
@@ -41,7 +41,13 @@ fn measure(bench: &Bench, ways: &[Way], offloads: Offloads) -> anyhow::Result<Ro
 }
 
 /// Returns the ratios of the first way to the second, for 1 and for 8 flows.
-fn compare(row: &'static str, rounds: &Rounds<Way>, offloads: Offloads, ways: [Way; 2], goal: Goal) -> [Line; 2] {
+pub(super) fn compare(
+    row: &'static str,
+    rounds: &Rounds<Way>,
+    offloads: Offloads,
+    ways: [Way; 2],
+    goal: Goal,
+) -> [Line; 2] {
     [0, 1].map(|metric| {
         let flows = if FLOWS[metric] == 1 { "1 flow".to_owned() } else { format!("{} flows", FLOWS[metric]) };
         let what = format!("TCP, {flows}, {}: {} against {}", offloads.name(), ways[0].name(), ways[1].name());

@@ -56,10 +56,11 @@ fn configuration(number: u8, way: Way, cores: &[usize], sessions: &Path) -> Stri
     let encapsulation = if way == Way::Tunnel { "always" } else { "auto" };
     format!(
         "node: node-{number}\nstate: {{paths: [state.yaml]}}\nworkers: {{cores: {cores:?}}}\n\
-         encapsulation: {encapsulation}\npins: none\nsessions: {{folder: {}}}\nadmin: {{socket: admin.sock}}\n\
+         encapsulation: {encapsulation}\nmasquerade: {}\npins: none\nsessions: {{folder: {}}}\nadmin: {{socket: admin.sock}}\n\
          routes: [{{prefix: 0.0.0.0/0, port: host}}]\nports:\n  \
          - {{kind: pod, pod: x/pod-{number}, interface: veth0}}\n  \
          - {{kind: host, interface: bh-host, peer: bh-node, create: {{mtu: {}}}}}\n",
+        way.is_to_world(),
         sessions.display(),
         way.mtu()
     )

@@ -66,7 +66,7 @@ pub(super) fn to_ports(table: &FlowTable, hops: &Map) -> Vec<Instruction> {
     program.place(Known);
     redirect(&mut program, WAY);
     let length = |program: &mut Assembler<Place>| program.load(Word, 1, CONTEXT, context::LEN);
-    to_nodes::send(&mut program, hops, WAY, true, length);
+    to_nodes::send(&mut program, table, hops, WAY, true, length);
     drop_and_end(program)
 }
 

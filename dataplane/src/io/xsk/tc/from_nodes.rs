@@ -5,10 +5,11 @@
 //!   the port to other nodes is open; to this host, without VLAN tag                      | else: pass
 //!   parse -> key (flow_headers)                                                          | unopened
 //!   flow known                                                                           | else: unopened
-//!   hops[source] is another node's, on this link                                         | else: pass
+//!   hops[source] is another node's or the world's, on this link                          | else: pass
 //!   from here on as packets of a port (ingress), except that MAC addresses are set, not compared
 //!
 //! unopened:
+//!   the answer to a masqueraded packet (world): to a worker
 //!   a SYN without ACK, or a datagram (untranslated)                                      | else: pass
 //!   hops[source] is another node's, on this link; hops[destination] is this node's       | else: pass; a datagram: recorded
 //!   to a worker, as a packet of the port to other nodes
@@ -31,7 +32,7 @@ use super::super::flow_headers::{ETHERNET, SYN, need};
 use super::super::flow_layout::{cells, key, traffic};
 use super::super::flow_place::Place::{
     self, Checked, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, Limited, Miss,
-    Opens, Pass, Recent, ToWorker, Unlimited, Unwrapped,
+    OnLink, Opens, Pass, Recent, ToWorker, Unlimited, Unwrapped,
 };
 use super::super::flow_stack::{ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, HOP_KEY, IS_KNOWN, KEY, OUTER, SLOT, STACK};
 use super::super::flow_steps::find;
@@ -46,7 +47,7 @@ use super::ingress::{count_drop, forward, read_packet};
 use super::next_hops::{hop, kind};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
 use super::untranslated::{self, load_protocol};
-use super::{decapsulation, how, to_nodes};
+use super::{decapsulation, how, to_nodes, world};
 
 /// Where packets of other nodes arrive. It decides how the program checks a packet's source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ pub(super) fn instructions(table: &FlowTable, [hops, records]: [&Map; 2], entran
             program.jump(Checked);
             program.place(Unwrapped);
         }
-        check_source(program, entrance);
+        check_source(program, entrance, Some(table));
         program.place(Checked);
         program.push([Instruction::set(1, 1)]);
         program.store(Double, STACK, 1, IS_KNOWN);
@@ -95,7 +96,7 @@ pub(super) fn instructions(table: &FlowTable, [hops, records]: [&Map; 2], entran
         program.load(Double, 1, STACK, OUTER);
         program.jump_if(1, Differs, 0, Pass);
     }
-    open(&mut program, [hops, records], entrance);
+    open(&mut program, table, [hops, records], entrance);
     program.place(ToWorker);
     load_ends(&mut program);
     need(&mut program, DATA, ETHERNET, Drop);
@@ -131,11 +132,14 @@ fn find_port(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if(2, Differs, how::NODES.cast_signed(), Pass);
 }
 
-/// Jumps to `ToWorker` if the flow is known, and for a SYN that opens a connection between pods of another node and of this one, else to `Pass`.
-/// Records a datagram between such pods.
-fn open(program: &mut Assembler<Place>, [hops, records]: [&Map; 2], entrance: Entrance) {
+/// Jumps to `ToWorker` if the flow is known, for the answer to a masqueraded packet, and for a SYN that opens a connection between pods of another
+/// node and of this one, else to `Pass`. Records a datagram between such pods.
+fn open(program: &mut Assembler<Place>, table: &FlowTable, [hops, records]: [&Map; 2], entrance: Entrance) {
     program.load(Double, 1, STACK, IS_KNOWN);
     program.jump_if(1, Differs, 0, ToWorker);
+    if entrance == Entrance::Link {
+        world::claim(program, table, records);
+    }
     load_protocol(program);
     program.jump_if(1, Equal, libc::IPPROTO_UDP, Opens);
     program.load(Word, 1, STACK, CONTROL);
@@ -144,7 +148,7 @@ fn open(program: &mut Assembler<Place>, [hops, records]: [&Map; 2], entrance: En
     program.jump_if(1, Differs, 0, Pass);
     program.place(Opens);
     find_hop(program, hops, KEY + key::SOURCE, [FindOpeningV6, FindOpening]);
-    check_source(program, entrance);
+    check_source(program, entrance, None);
     find_hop(program, hops, KEY + key::DESTINATION, [FindOwnV6, FindOwn]);
     program.jump_if(0, Equal, 0, Pass);
     program.load(Word, 1, 0, hop::KIND);
@@ -172,21 +176,29 @@ fn find_hop(program: &mut Assembler<Place>, hops: &Map, address: i16, [v6, store
     to_nodes::find(program, hops);
 }
 
-/// Jumps to `Pass` unless the next hop in register 0 is another node's, and on this link.
-fn check_source(program: &mut Assembler<Place>, entrance: Entrance) {
+/// Jumps to `Pass` unless the next hop in register 0 is another node's, and on this link. With `answers`, a packet at a link may also come from the
+/// world, if it is the answer to a masqueraded one.
+fn check_source(program: &mut Assembler<Place>, entrance: Entrance, answers: Option<&FlowTable>) {
     program.jump_if(0, Equal, 0, Pass);
     program.load(Word, 1, 0, hop::KIND);
     match entrance {
         Entrance::Link => {
-            program.jump_if(1, Differs, kind::LINK.cast_signed(), Pass);
+            if let Some(table) = answers {
+                program.jump_if(1, Equal, kind::LINK.cast_signed(), OnLink);
+                program.jump_if(1, Differs, kind::WORLD.cast_signed(), Pass);
+                world::is_answer(program, table, Pass);
+                program.place(OnLink);
+            } else {
+                program.jump_if(1, Differs, kind::LINK.cast_signed(), Pass);
+            }
             program.load(Word, 1, 0, hop::INTERFACE);
             program.load(Word, 2, CONTEXT, context::IFINDEX);
             program.jump_if_register(1, Differs, 2, Pass);
         }
         // Another node may send through the tunnel although this one reaches it over a link.
         Entrance::Tunnel => {
-            for own in [kind::OWN, kind::NODE] {
-                program.jump_if(1, Equal, own.cast_signed(), Pass);
+            for other in [kind::OWN, kind::NODE, kind::WORLD] {
+                program.jump_if(1, Equal, other.cast_signed(), Pass);
             }
         }
     }

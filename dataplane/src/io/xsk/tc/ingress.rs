@@ -135,7 +135,7 @@ pub(super) fn forward(
     count(program, table);
     translate(program, checksum::change);
     rewrite(program, VALUE, adjust_checksum);
-    hand_over(program, hops, WAY);
+    hand_over(program, table, hops, WAY);
 }
 
 /// Stores the number of packets that this packet has on a wire.
@@ -206,9 +206,9 @@ fn adjust_checksum(program: &mut Assembler<Place>) {
 }
 
 /// Redirects a flow's packet to the interface and `how` at this stack offset.
-fn hand_over(program: &mut Assembler<Place>, hops: &Map, way: i16) {
+fn hand_over(program: &mut Assembler<Place>, table: &FlowTable, hops: &Map, way: i16) {
     redirect(program, way);
-    to_nodes::send(program, hops, way, false, |program| {
+    to_nodes::send(program, table, hops, way, false, |program| {
         program.load(Word, 1, CONTEXT, context::LEN);
         add_headers(program, Place::Sized);
     });

@@ -54,6 +54,7 @@ mod to_nodes;
 mod trunk;
 mod untranslated;
 mod vxlan;
+mod world;
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};

@@ -66,12 +66,14 @@ pub(super) mod kind {
     pub(in crate::io::xsk::tc) const TUNNEL: u32 = 3;
     /// This node, among the addresses of its pods.
     pub(in crate::io::xsk::tc) const NODE: u32 = 4;
+    /// The world: what the node's kernel reaches over a link, and is not of the cluster.
+    pub(in crate::io::xsk::tc) const WORLD: u32 = 5;
 }
 
 /// Bytes of a key: the prefix length in bits as a number, and the address.
 const KEY: usize = 20;
 
-/// The way to the pods of another node.
+/// The way to the pods of another node, or to the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeHop {
     /// The node is a neighbor on a link.
@@ -96,6 +98,13 @@ pub enum NodeHop {
         /// The destination of the outer header, of the same family as `local`.
         remote: IpAddr,
         /// The tunnel's MTU in bytes.
+        mtu: u32,
+    },
+    /// The destination is outside the cluster, and the kernel's routes over a link lead there. Only masqueraded packets take this way.
+    World {
+        /// The index of the link's interface.
+        interface: u32,
+        /// The link's MTU in bytes.
         mtu: u32,
     },
 }
@@ -129,7 +138,9 @@ impl NodeHop {
     /// Returns the index of the interface of link or tunnel.
     pub(super) const fn interface(&self) -> u32 {
         match *self {
-            Self::Link { interface, .. } | Self::Tunnel { end: TunnelEnd { interface, .. }, .. } => interface,
+            Self::Link { interface, .. }
+            | Self::World { interface, .. }
+            | Self::Tunnel { end: TunnelEnd { interface, .. }, .. } => interface,
         }
     }
 
@@ -138,7 +149,9 @@ impl NodeHop {
     pub(super) const fn arrival(&self) -> u32 {
         match *self {
             Self::Tunnel { end: TunnelEnd { interface, .. }, outer: Outer::WithoutEthernet, .. } => interface,
-            Self::Link { interface: link, .. } | Self::Tunnel { link, .. } => link,
+            Self::Link { interface: link, .. } | Self::World { interface: link, .. } | Self::Tunnel { link, .. } => {
+                link
+            }
         }
     }
 
@@ -155,6 +168,7 @@ impl NodeHop {
                 put(hop::NEIGHBOR + 4, &octets(neighbor));
                 (kind::LINK, interface, mtu)
             }
+            Self::World { interface, mtu } => (kind::WORLD, interface, mtu),
             Self::Tunnel { end: TunnelEnd { interface, port, vni }, link, outer, local, remote, mtu } => {
                 /// `BPF_F_TUNINFO_IPV6`. Without `BPF_F_ZERO_CSUM_TX`, the outer header has a checksum, so that the receiver merges packets.
                 const V6: u32 = 1;
@@ -317,6 +331,8 @@ mod tests {
         assert_eq!((number(&tunnel, hop::FLAGS), &tunnel[44..48]), (1, &[0x20, 1, 0x0d, 0xb8][..]));
         assert_eq!(tunnel[68..], [0; 20], "no source of the other family");
         assert_eq!(number(&tunnel, hop::LINK), 0, "the device sends it");
+        let world = NodeHop::World { interface: 7, mtu: 1500 }.encode();
+        assert_eq!([hop::KIND, hop::INTERFACE, hop::LONGEST].map(|at| number(&world, at)), [5, 7, 1514]);
     }
 
     #[test]

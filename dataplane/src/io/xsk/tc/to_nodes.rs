@@ -3,6 +3,7 @@
 //! ```text
 //!   hop = hops[destination]: another node's pods, and the packet or each of its segments fits   | else: indirect
 //!   on a link: return bpf_redirect_neigh(hop.interface, hop.neighbor)
+//!   the world, and the packet is masqueraded: return bpf_redirect_neigh(hop.interface), by the kernel's route
 //!   behind the tunnel: add the headers and send the packet over the link (encapsulation), or
 //!                      bpf_skb_set_tunnel_key(hop.tunnel); return bpf_redirect(hop.interface)    | the helper fails: indirect
 //!
@@ -11,23 +12,24 @@
 //!
 //! The node's kernel has the same ways as routes. It gets what does not fit, and answers it.
 //!
-//! Only TCP and UDP take this way. The replies to other packets pass the node's kernel, whose connection tracking must see both directions
-//! of them: an echo reply without its request is invalid there.
+//! Only TCP and UDP take the way to nodes. The replies to other packets pass the node's kernel, whose connection tracking must see both
+//! directions of them: an echo reply without its request is invalid there. To the world go all protocols, as their replies are the pods'.
 
 use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, need};
 use super::super::flow_place::Place::{
-    self, Described, End, FindHop, HasHeader, Indirect, ToNodes, ToNodesV6, Transport, TransportV6, Tunneled,
+    self, Described, End, FindHop, HasHeader, HasProtocol, Indirect, ToNodes, ToNodesV6, ToWorld, Transport, Tunneled,
 };
 use super::super::flow_stack::{AT, CONTEXT, DATA, HOP_KEY, STACK};
 use super::super::flow_steps::look_up;
+use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::Add;
 use super::super::instruction::Test::{Differs, Equal, Greater};
 use super::super::instruction::Width::{Byte, Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{function, load_ends};
-use super::encapsulation;
 use super::next_hops::{hop, kind};
+use super::{encapsulation, world};
 
 /// Numbers of IP protocols.
 const TCP: i32 = libc::IPPROTO_TCP;
@@ -35,9 +37,10 @@ const UDP: i32 = libc::IPPROTO_UDP;
 
 /// Emits the steps at [`ToNodes`], which send the packet to the next hop of its destination. `way` is the stack offset of the host port's
 /// interface index. `length` emits steps that load a length in bytes into register 1: that of the packet, or of each of its segments, with the
-/// Ethernet header. `checks_protocol` is true if the packet may be other than TCP or UDP; such a packet goes to the host port.
+/// Ethernet header. `checks_protocol` is true if the packet may be other than TCP or UDP; such a packet to a node goes to the host port.
 pub(super) fn send(
     program: &mut Assembler<Place>,
+    table: &FlowTable,
     hops: &Map,
     way: i16,
     checks_protocol: bool,
@@ -45,7 +48,7 @@ pub(super) fn send(
 ) {
     program.place(ToNodes);
     load_ends(program);
-    load_destination(program, checks_protocol);
+    load_destination(program);
     program.place(FindHop);
     find(program, hops);
     program.jump_if(0, Equal, 0, Indirect);
@@ -54,6 +57,10 @@ pub(super) fn send(
     program.load(Word, 2, AT, hop::LONGEST);
     program.jump_if_register(1, Greater, 2, Indirect);
     program.load(Word, 1, AT, hop::KIND);
+    program.jump_if(1, Equal, kind::WORLD.cast_signed(), ToWorld);
+    if checks_protocol {
+        check_protocol(program);
+    }
     program.jump_if(1, Equal, kind::TUNNEL.cast_signed(), Tunneled);
     program.jump_if(1, Differs, kind::LINK.cast_signed(), Indirect);
     program.load(Word, 1, AT, hop::INTERFACE);
@@ -73,6 +80,12 @@ pub(super) fn send(
     program.load(Word, 1, AT, hop::INTERFACE);
     program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
     program.jump(End);
+    program.place(ToWorld);
+    world::is_masqueraded(program, table, Indirect);
+    program.load(Word, 1, AT, hop::INTERFACE);
+    program.push([2, 3, 4].map(|register| Instruction::set(register, 0)));
+    program.push([Instruction::call(function::REDIRECT_NEIGH)]);
+    program.jump(End);
     program.place(Indirect);
     program.load(Word, 1, STACK, way);
     program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
@@ -89,37 +102,36 @@ fn set_tunnel(program: &mut Assembler<Place>, length: i32) {
     program.push([Instruction::call(function::SET_TUNNEL_KEY)]);
 }
 
-/// Stores the packet's destination in the key of a next hop.
-fn load_destination(program: &mut Assembler<Place>, checks_protocol: bool) {
+/// Stores the packet's destination in the key of a next hop. Jumps to `Indirect` if the packet is not IP.
+fn load_destination(program: &mut Assembler<Place>) {
     need(program, DATA, ETHERNET + IPV4, Indirect);
     program.load(Short, 3, DATA, 12);
     program.swap_short(3);
     program.jump_if(3, Equal, 0x86dd, ToNodesV6);
-    if checks_protocol {
-        program.jump_if(3, Differs, 0x0800, Indirect);
-        is_transport(program, HEADER + 9, Transport);
-    }
+    program.jump_if(3, Differs, 0x0800, Indirect);
     begin_v4(program);
     program.load(Word, 3, DATA, HEADER + 16);
     program.store(Word, STACK, 3, HOP_KEY + 16);
     program.jump(FindHop);
     program.place(ToNodesV6);
     need(program, DATA, ETHERNET + IPV6, Indirect);
-    if checks_protocol {
-        is_transport(program, HEADER + 6, TransportV6);
-    }
     for at in [0, 4, 8, 12] {
         program.load(Word, 3, DATA, HEADER + 24 + at);
         program.store(Word, STACK, 3, HOP_KEY + 4 + at);
     }
 }
 
-/// Jumps to `Indirect` unless the protocol at this offset of the packet is TCP or UDP. `is` must be a label that nothing else uses.
-fn is_transport(program: &mut Assembler<Place>, at: i16, is: Place) {
-    program.load(Byte, 3, DATA, at);
-    program.jump_if(3, Equal, TCP, is);
+/// Jumps to `Indirect` unless the IP packet's protocol is TCP or UDP. Needs an IPv4 header in the linear part.
+fn check_protocol(program: &mut Assembler<Place>) {
+    program.load(Byte, 3, DATA, HEADER + 9);
+    program.load(Short, 2, DATA, 12);
+    program.swap_short(2);
+    program.jump_if(2, Equal, 0x0800, HasProtocol);
+    program.load(Byte, 3, DATA, HEADER + 6);
+    program.place(HasProtocol);
+    program.jump_if(3, Equal, TCP, Transport);
     program.jump_if(3, Differs, UDP, Indirect);
-    program.place(is);
+    program.place(Transport);
 }
 
 /// Stores what precedes an IPv4 address in the key of a next hop. Overwrites register 3.

@@ -81,15 +81,20 @@ pub(super) fn choose_slot(program: &mut Assembler<Place>, table: &FlowTable, rec
     program.load(Word, 2, 1, cells::WAY);
     program.load(Word, 3, CONTEXT, context::IFINDEX);
     program.jump_if_register(2, Differs, 3, Chosen);
+    is_recorded(program, records, Chosen);
+    program.load(Word, 1, STACK, KEY + key::SLOT);
+    program.store(Double, STACK, 1, SLOT);
+    program.place(Chosen);
+}
+
+/// Jumps to `otherwise` unless the key was recorded within [`VALID`].
+pub(super) fn is_recorded(program: &mut Assembler<Place>, records: &Map, otherwise: Place) {
     look_up(program, records, KEY);
-    program.jump_if(0, Equal, 0, Chosen);
+    program.jump_if(0, Equal, 0, otherwise);
     program.load(Double, 1, 0, 0);
     program.store(Double, STACK, 1, NOW);
     ask_time(program);
     program.load(Double, 1, STACK, NOW);
     program.apply_register(Subtract, 0, 1);
-    program.jump_if(0, Greater, VALID, Chosen);
-    program.load(Word, 1, STACK, KEY + key::SLOT);
-    program.store(Double, STACK, 1, SLOT);
-    program.place(Chosen);
+    program.jump_if(0, Greater, VALID, otherwise);
 }

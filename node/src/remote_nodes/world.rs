@@ -1,0 +1,81 @@
+//! The ways to the world for masqueraded packets, from the kernel's routes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use bulkhead_dataplane::io::{KernelRoute, MAIN_TABLE, NodeHop, OwnRoute, TcDatapath};
+use ipnet::IpNet;
+
+use crate::host_port::Destinations;
+
+/// Returns the sources and the source ports of masqueraded packets. `None` if no packets are masqueraded.
+pub(super) fn told(own: &Destinations) -> Option<(Vec<IpAddr>, RangeInclusive<u16>)> {
+    own.masquerade.as_ref().map(|one| (one.sources().to_vec(), one.ports().clone()))
+}
+
+/// Makes the kernel's programs take the answers to masqueraded packets, if there are any.
+pub(super) fn take_answers(tc: &TcDatapath, own: &Destinations) {
+    let (sources, ports) = told(own).unwrap_or((Vec::new(), 0..=0));
+    tc.take_answers(&sources, &ports);
+}
+
+/// Returns the ways to all that the kernel's main table leads to over links, by network. `host` is the index of the host port's interface, whose
+/// routes are the vswitch's own. `with_neighbours` returns the MTU in bytes of an interface with neighbors, else `None`: programs cannot send over
+/// others.
+///
+/// Of several routes to a network, the first one counts. The kernel lists them by their metric.
+pub(super) fn hops(
+    routes: &[KernelRoute],
+    host: u32,
+    with_neighbours: impl Fn(u32) -> Option<u32>,
+) -> BTreeMap<IpNet, NodeHop> {
+    let mut hops = BTreeMap::new();
+    for route in routes.iter().filter(|route| route.table == MAIN_TABLE && OwnRoute::of(route).is_none()) {
+        let is_of_a_link = matches!(route.destination, IpNet::V6(network) if network.addr().is_unicast_link_local());
+        let Some(&interface) = route.interfaces.first().filter(|&&interface| interface != host && !is_of_a_link) else {
+            continue;
+        };
+        if let Some(mtu) = with_neighbours(interface).filter(|_| route.encapsulation.is_none()) {
+            hops.entry(route.destination).or_insert(NodeHop::World { interface, mtu });
+        }
+    }
+    hops
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(destination: &str, interface: u32) -> KernelRoute {
+        KernelRoute {
+            destination: destination.parse().unwrap(),
+            table: MAIN_TABLE,
+            protocol: 3,
+            interfaces: vec![interface],
+            source: None,
+            gateway: None,
+            encapsulation: None,
+        }
+    }
+
+    #[test]
+    fn the_first_route_to_a_network_over_a_link_with_neighbours_is_the_way() {
+        let other_table = KernelRoute { table: 100, ..route("10.9.0.0/16", 2) };
+        let routes = [
+            route("0.0.0.0/0", 2),
+            route("0.0.0.0/0", 3),
+            route("10.1.0.0/24", 7),
+            route("10.2.0.0/24", 4),
+            route("fe80::/64", 2),
+            route("::/0", 3),
+            other_table,
+        ];
+        // 7 is the host port, and 4 a point-to-point link.
+        let hops = hops(&routes, 7, |interface| (interface != 4).then_some(1500 + interface));
+        let expected = [("0.0.0.0/0", 2), ("::/0", 3)];
+        let expected =
+            expected.map(|(to, interface)| (to.parse().unwrap(), NodeHop::World { interface, mtu: 1500 + interface }));
+        assert_eq!(hops, expected.into());
+    }
+}

@@ -268,6 +268,11 @@ impl Config {
         self.created_host.as_ref().filter(|_| self.uplink().is_none())
     }
 
+    /// Whether the kernel's programs masquerade over the card that the node's kernel keeps.
+    pub(crate) fn masquerades_at_card(&self) -> bool {
+        self.masquerade.is_some() && self.attach == Attach::Tc && self.host_to_nodes().is_some()
+    }
+
     /// Whether a change of these fields also defers changes of ports and routes to the restart. The new ports are meant for another
     /// dataplane: if a pod's port were removed now, the kernel would forward its packets before the new dataplane judges them.
     pub(crate) fn has_other_ports(fields: &[&str]) -> bool {

@@ -45,6 +45,8 @@ fn answers_to_masqueraded_packets_go_to_a_worker_and_all_others_to_the_nodes_ker
     let Some(net) = Net::new(1, 1500) else { return };
     let mut node = Node::on(net, None);
     node.lab.net.exec("sw", "ip link set wire up");
+    let count = "chain c { type filter hook ingress device card priority 0; ether saddr 72:6f:75:74:65:72 counter; };";
+    node.lab.net.exec("sw", &format!("echo 'table netdev t {{ {count} }}' | nft -f -"));
     let mac = node.lab.net.inside("sw", || LinkInfo::read("card").unwrap().mac);
     let world = NodeHop::World { interface: node.card, mtu: 1500 };
     node.lead(&["0.0.0.0/0", "::/0"].map(|all| (all.parse().unwrap(), world)).into());
@@ -83,7 +85,11 @@ fn answers_to_masqueraded_packets_go_to_a_worker_and_all_others_to_the_nodes_ker
                 cases.push(("a fragment", frame, is_taken));
             }
         }
+        let mut tagged = packet(address, UDP, &ports(53, 61_000));
+        tagged.splice(12..12, [0x81, 0, 0, 5]);
+        cases.push(("a packet of a VLAN", tagged, false));
         for some in cases.chunks(16) {
+            let before = passed(&node.lab.net);
             let hex = some.iter().map(|(_, frame, _)| frame.iter().map(|byte| format!("{byte:02x}")).collect());
             let hex: Vec<String> = hex.collect();
             let send = format!(
@@ -97,8 +103,17 @@ fn answers_to_masqueraded_packets_go_to_a_worker_and_all_others_to_the_nodes_ker
                 let is_received = received.iter().any(|one| one.ends_with(&frame[14..]));
                 assert_eq!(is_received, *is_taken, "{name}, IPv6: {is_v6}: {frame:02x?}, received: {received:02x?}");
             }
+            let left = some.iter().filter(|(.., is_taken)| !is_taken).count();
+            assert_eq!(passed(&node.lab.net) - before, left, "the kernel has the others");
         }
     }
+}
+
+/// Returns the number of the router's packets that have passed the program at the card.
+fn passed(net: &Net) -> usize {
+    let rules = net.exec("sw", "nft list table netdev t");
+    let count = rules.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
+    count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{rules}"))
 }
 
 /// Makes a packet a fragment, `at` bytes after the start of what is fragmented.

@@ -1,4 +1,5 @@
-//! The uplink on the host port's interface: the way to the pods of other nodes if the node's kernel keeps the network card.
+//! The uplink on the host port's interface: the way to the pods of other nodes, and to the world for masqueraded packets, if the node's kernel keeps
+//! the network card.
 //!
 //! ```text
 //!   pod ~ veth --> workers and programs --uplink--> card, or tunnel     to and from pods of other nodes: past the node's network stack

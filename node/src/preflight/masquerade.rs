@@ -3,7 +3,7 @@
 use bulkhead_dataplane::PortKind;
 
 use super::{Finding, Severity};
-use crate::config::{Attach, Config};
+use crate::config::Config;
 
 /// Returns a warning if the node's own connections may use source ports of masqueraded connections. `range` is `ip_local_port_range`, which
 /// holds for both families. `reserved` is `ip_local_reserved_ports`, for example `8080,61000-65535`.
@@ -49,8 +49,7 @@ fn without_services(config: &Config) -> Option<Finding> {
 pub(crate) fn check(config: &Config) -> Option<Finding> {
     config.masquerade.as_ref()?;
     let has = |kind| config.ports.iter().any(|port| port.kind == kind);
-    // The kernel's programs send these packets over the node's card.
-    let has_card = config.attach == Attach::Tc && config.host_to_nodes().is_some();
+    let has_card = config.masquerades_at_card();
     let (what, why, remedy) = match (has(PortKind::Uplink) || has_card, has(PortKind::Host)) {
         (true, true) => {
             let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
@@ -84,6 +83,19 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn a_card_of_the_nodes_kernel_suffices_if_services_are_known_or_excepted() {
+        let config = |more: &str| {
+            let port = "ports: [{kind: host, interface: h, peer: n, create: {}}]";
+            Config::parse("c", &format!("node: n\nstate: {{paths: [s]}}\n{port}\n{more}\n"), Path::new("")).unwrap()
+        };
+        assert_eq!(check(&config("masquerade: true")), None);
+        let told = |more| check(&config(more)).map(|finding| finding.what).unwrap_or_default();
+        assert!(told("masquerade: true\nservices: off").contains("services: off"));
+        assert_eq!(told("masquerade: {except: [10.96.0.0/12]}\nservices: off"), "");
+        assert!(told("masquerade: true\nattach: xdp").contains("no port of kind uplink"));
+    }
 
     #[test]
     fn ports_of_the_nodes_own_connections_are_told_unless_the_kernel_leaves_them_out() {

@@ -22,7 +22,7 @@ pub(super) fn take_answers(tc: &TcDatapath, own: &Destinations) {
 
 /// Returns the ways to all that the kernel's main table leads to over links, by network. `host` is the index of the host port's interface, whose
 /// routes are the vswitch's own. `with_neighbours` returns the MTU in bytes of an interface with neighbors, else `None`: programs cannot send over
-/// others.
+/// others, so that these networks, and those of routes that refuse packets, are the kernel's.
 ///
 /// Of several routes to a network, the first one counts. The kernel lists them by their metric.
 pub(super) fn hops(
@@ -33,12 +33,12 @@ pub(super) fn hops(
     let mut hops = BTreeMap::new();
     for route in routes.iter().filter(|route| route.table == MAIN_TABLE && OwnRoute::of(route).is_none()) {
         let is_of_a_link = matches!(route.destination, IpNet::V6(network) if network.addr().is_unicast_link_local());
-        let Some(&interface) = route.interfaces.first().filter(|&&interface| interface != host && !is_of_a_link) else {
+        if is_of_a_link || route.interfaces.first() == Some(&host) {
             continue;
-        };
-        if let Some(mtu) = with_neighbours(interface).filter(|_| route.encapsulation.is_none()) {
-            hops.entry(route.destination).or_insert(NodeHop::World { interface, mtu });
         }
+        let interface = route.interfaces.first().copied().filter(|_| route.encapsulation.is_none());
+        let hop = interface.and_then(|interface| Some(NodeHop::World { interface, mtu: with_neighbours(interface)? }));
+        hops.entry(route.destination).or_insert(hop.unwrap_or(NodeHop::Kernel));
     }
     hops
 }
@@ -73,9 +73,8 @@ mod tests {
         ];
         // 7 is the host port, and 4 a point-to-point link.
         let hops = hops(&routes, 7, |interface| (interface != 4).then_some(1500 + interface));
-        let expected = [("0.0.0.0/0", 2), ("::/0", 3)];
-        let expected =
-            expected.map(|(to, interface)| (to.parse().unwrap(), NodeHop::World { interface, mtu: 1500 + interface }));
-        assert_eq!(hops, expected.into());
+        let world = |interface| NodeHop::World { interface, mtu: 1500 + interface };
+        let expected = [("0.0.0.0/0", world(2)), ("::/0", world(3)), ("10.2.0.0/24", NodeHop::Kernel)];
+        assert_eq!(hops, expected.map(|(to, hop)| (to.parse().unwrap(), hop)).into());
     }
 }

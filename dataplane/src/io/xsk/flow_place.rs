@@ -182,8 +182,10 @@ pub(super) enum Place {
     Decapsulated,
     /// The packet opens a TCP connection, or is a datagram without a flow.
     Opens,
-    /// The packet's source is a node on a link, or the world. Register 0 has the address of its next hop.
+    /// The packet's source is a node on a link. Register 0 has the address of its next hop.
     OnLink,
+    /// The packet's source is a node on this link, or the world.
+    FromWorld,
     /// The packet is IPv6, and may belong to a masqueraded connection. Register 1 has the address of the cell `WORLD_V4`, as at the next labels.
     ClaimV6,
     /// The IPv4 packet is no fragment, or a packet's first one.

@@ -31,8 +31,8 @@
 use super::super::flow_headers::{ETHERNET, SYN, need};
 use super::super::flow_layout::{cells, key, traffic};
 use super::super::flow_place::Place::{
-    self, Checked, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, Limited, Miss,
-    OnLink, Opens, Pass, Recent, ToWorker, Unlimited, Unwrapped,
+    self, Checked, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, FromWorld,
+    Limited, Miss, OnLink, Opens, Pass, Recent, ToWorker, Unlimited, Unwrapped,
 };
 use super::super::flow_stack::{ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, HOP_KEY, IS_KNOWN, KEY, OUTER, SLOT, STACK};
 use super::super::flow_steps::find;
@@ -177,7 +177,7 @@ fn find_hop(program: &mut Assembler<Place>, hops: &Map, address: i16, [v6, store
 }
 
 /// Jumps to `Pass` unless the next hop in register 0 is another node's, and on this link. With `answers`, a packet at a link may also come from the
-/// world, if it is the answer to a masqueraded one.
+/// world, over any link, if it is the answer to a masqueraded one.
 fn check_source(program: &mut Assembler<Place>, entrance: Entrance, answers: Option<&FlowTable>) {
     program.jump_if(0, Equal, 0, Pass);
     program.load(Word, 1, 0, hop::KIND);
@@ -187,6 +187,8 @@ fn check_source(program: &mut Assembler<Place>, entrance: Entrance, answers: Opt
                 program.jump_if(1, Equal, kind::LINK.cast_signed(), OnLink);
                 program.jump_if(1, Differs, kind::WORLD.cast_signed(), Pass);
                 world::is_answer(program, table, Pass);
+                // It may come over another link than it would leave: the source proves nothing anyway.
+                program.jump(FromWorld);
                 program.place(OnLink);
             } else {
                 program.jump_if(1, Differs, kind::LINK.cast_signed(), Pass);
@@ -194,6 +196,9 @@ fn check_source(program: &mut Assembler<Place>, entrance: Entrance, answers: Opt
             program.load(Word, 1, 0, hop::INTERFACE);
             program.load(Word, 2, CONTEXT, context::IFINDEX);
             program.jump_if_register(1, Differs, 2, Pass);
+            if answers.is_some() {
+                program.place(FromWorld);
+            }
         }
         // Another node may send through the tunnel although this one reaches it over a link.
         Entrance::Tunnel => {

@@ -68,6 +68,8 @@ pub(super) mod kind {
     pub(in crate::io::xsk::tc) const NODE: u32 = 4;
     /// The world: what the node's kernel reaches over a link, and is not of the cluster.
     pub(in crate::io::xsk::tc) const WORLD: u32 = 5;
+    /// What only the node's kernel can reach.
+    pub(in crate::io::xsk::tc) const KERNEL: u32 = 6;
 }
 
 /// Bytes of a key: the prefix length in bits as a number, and the address.
@@ -107,6 +109,8 @@ pub enum NodeHop {
         /// The link's MTU in bytes.
         mtu: u32,
     },
+    /// Only the node's kernel can reach the destination. It refuses masqueraded packets, so that these do not leave by the way of a shorter prefix.
+    Kernel,
 }
 
 /// This node's end of the tunnel. Port and identifier are the same at all nodes.
@@ -135,23 +139,25 @@ pub enum Outer {
 }
 
 impl NodeHop {
-    /// Returns the index of the interface of link or tunnel.
-    pub(super) const fn interface(&self) -> u32 {
+    /// Returns the index of the interface of link or tunnel. `None` for [`Kernel`](Self::Kernel).
+    pub(super) const fn interface(&self) -> Option<u32> {
         match *self {
             Self::Link { interface, .. }
             | Self::World { interface, .. }
-            | Self::Tunnel { end: TunnelEnd { interface, .. }, .. } => interface,
+            | Self::Tunnel { end: TunnelEnd { interface, .. }, .. } => Some(interface),
+            Self::Kernel => None,
         }
     }
 
     /// Returns the index of the interface at which the programs take packets from the other node: the link, or, if they cannot read its frames, the
-    /// tunnel.
-    pub(super) const fn arrival(&self) -> u32 {
+    /// tunnel. `None` for [`Kernel`](Self::Kernel).
+    pub(super) const fn arrival(&self) -> Option<u32> {
         match *self {
-            Self::Tunnel { end: TunnelEnd { interface, .. }, outer: Outer::WithoutEthernet, .. } => interface,
+            Self::Tunnel { end: TunnelEnd { interface, .. }, outer: Outer::WithoutEthernet, .. } => Some(interface),
             Self::Link { interface: link, .. } | Self::World { interface: link, .. } | Self::Tunnel { link, .. } => {
-                link
+                Some(link)
             }
+            Self::Kernel => None,
         }
     }
 
@@ -169,6 +175,7 @@ impl NodeHop {
                 (kind::LINK, interface, mtu)
             }
             Self::World { interface, mtu } => (kind::WORLD, interface, mtu),
+            Self::Kernel => (kind::KERNEL, 0, 0),
             Self::Tunnel { end: TunnelEnd { interface, port, vni }, link, outer, local, remote, mtu } => {
                 /// `BPF_F_TUNINFO_IPV6`. Without `BPF_F_ZERO_CSUM_TX`, the outer header has a checksum, so that the receiver merges packets.
                 const V6: u32 = 1;
@@ -246,7 +253,7 @@ impl NextHops {
     }
 
     /// Replaces the next hops. `own` are the networks of this node's pods, except for `node`, the node's addresses in them; `others` are the
-    /// networks of other nodes' pods, with the way to each.
+    /// networks of other nodes' pods and of the world, with the way to each.
     ///
     /// # Errors
     /// The kernel's error, for example if the trie is full. The method stops at the first one. It removes obsolete next hops before it adds new
@@ -271,7 +278,10 @@ impl NextHops {
             self.map.remove(&key)?;
             self.known.remove(&key);
         }
-        for (key, value) in wanted {
+        // Those to nodes first, as the kernel may have more routes than the trie holds.
+        let is_world = |value: &Value| [kind::WORLD, kind::KERNEL].iter().any(|kind| value[..4] == kind.to_ne_bytes());
+        let (world, cluster): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(_, value)| is_world(value));
+        for (key, value) in cluster.into_iter().chain(world) {
             if self.known.get(&key) != Some(&value) {
                 self.map.insert(&key, &value)?;
                 self.known.insert(key, value);

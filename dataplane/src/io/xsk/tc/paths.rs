@@ -68,7 +68,8 @@ impl Paths {
     ) -> io::Result<()> {
         let mut state = self.lock();
         let State { hops, filters } = &mut *state;
-        let mut wanted: BTreeSet<u32> = others.values().flat_map(|hop| [hop.interface(), hop.arrival()]).collect();
+        let mut wanted: BTreeSet<u32> =
+            others.values().flat_map(|hop| [hop.interface(), hop.arrival()]).flatten().collect();
         wanted.extend(tunnel);
         let filters = match filters {
             Some(filters) => filters,
@@ -93,7 +94,8 @@ impl Paths {
         }
         // Packets must not leave past the kernel if it gets the answers.
         let mut served = others.clone();
-        served.retain(|_, hop| filters.contains_key(&hop.interface()));
+        let is_served = |hop: &NodeHop| hop.interface().is_some_and(|link| filters.contains_key(&link));
+        served.values_mut().filter(|hop| !is_served(hop)).for_each(|hop| *hop = NodeHop::Kernel);
         let replaced = hops.replace(own, node, &served);
         let unwanted = |link: &u32, _: &mut Filter| !wanted.contains(link);
         filters.extract_if(.., unwanted).for_each(|(_, filter)| filter.detach_alone());
@@ -124,7 +126,7 @@ impl TcDatapath {
         self.table.half_cell(cells::NODES_ADDRESSES + 8).store(u32::from_ne_bytes([a, b, c, d]), Ordering::SeqCst);
     }
 
-    /// Replaces the ways to the pods of other nodes, past the node's network stack. `own` are the networks of this node's pods, and
+    /// Replaces the ways to the pods of other nodes and to the world, past the node's network stack. `own` are the networks of this node's pods, and
     /// `node` the node's own addresses in them. `tunnel` is this node's end of the tunnel, `None` if it has none. Attaches programs to the links of
     /// the next hops and to the tunnel, behind its guard.
     ///

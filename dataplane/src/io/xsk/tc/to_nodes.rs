@@ -10,7 +10,7 @@
 //! indirect: return bpf_redirect(the host port's interface)
 //! ```
 //!
-//! The node's kernel has the same ways as routes. It gets what does not fit, and answers it.
+//! The node's kernel has the same ways as routes. It gets what does not fit, and answers it, except masqueraded packets, which it drops.
 //!
 //! Only TCP and UDP take the way to nodes. The replies to other packets pass the node's kernel, whose connection tracking must see both
 //! directions of them: an echo reply without its request is invalid there. To the world go all protocols, as their replies are the pods'.

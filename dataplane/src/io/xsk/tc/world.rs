@@ -22,14 +22,14 @@ use super::super::flow_place::Place::{
     self, Answer, AnswerV6, ClaimError, ClaimFragment, ClaimPort, ClaimV4, ClaimV6, ClaimedBefore, Masqueraded,
     MasqueradedV6, Pass, ToWorker, Unclaimed,
 };
-use super::super::flow_stack::{DATA, KEY, STACK};
+use super::super::flow_stack::{CONTEXT, DATA, KEY, STACK};
 use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::{And, Or};
 use super::super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
 use super::super::instruction::Width::{Byte, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
-use super::abi::load_ends;
+use super::abi::{context, function, load_ends};
 use super::{TcDatapath, untranslated};
 
 /// Byte offsets of the cells from the first one, whose address the steps load.
@@ -48,8 +48,12 @@ const ECHO_REPLY_V6: i32 = 129;
 const LAST_ERROR_V6: i32 = 4;
 
 /// Jumps to `ToWorker` if the packet may belong to a masqueraded connection that no flow knows: it has its address and port. Jumps to `Pass` with
-/// other fragments, of which the key is overwritten. Overwrites registers 1 to 5.
+/// other fragments, of which the key is overwritten, and with packets of VLANs. Goes on with all others. Loads the ends of the linear part again.
+/// Overwrites registers 1 to 5.
 pub(super) fn claim(program: &mut Assembler<Place>, table: &FlowTable, records: &Map) {
+    // It is the VLAN interface's.
+    program.load(Word, 1, CONTEXT, context::VLAN_PRESENT);
+    program.jump_if(1, Differs, 0, Pass);
     load_ends(program);
     program.push([Instruction::set(IS_FRAGMENT, 0)]);
     need(program, DATA, SHORTEST, Unclaimed);
@@ -58,9 +62,9 @@ pub(super) fn claim(program: &mut Assembler<Place>, table: &FlowTable, records: 
     program.swap_short(3);
     program.jump_if(3, Equal, 0x86dd, ClaimV6);
     program.jump_if(3, Differs, 0x0800, Unclaimed);
-    claim_v4(program);
+    claim_v4(program, table);
     program.place(ClaimV6);
-    claim_v6(program);
+    claim_v6(program, table);
     program.place(ClaimPort);
     program.swap_short(4);
     program.load(Short, 3, 1, PORTS);
@@ -77,7 +81,7 @@ pub(super) fn claim(program: &mut Assembler<Place>, table: &FlowTable, records: 
     program.jump_if(IS_FRAGMENT, Differs, 0, Pass);
 }
 
-fn claim_v4(program: &mut Assembler<Place>) {
+fn claim_v4(program: &mut Assembler<Place>, table: &FlowTable) {
     /// The offset of a fragment, and the flag that others follow it (RFC 791 §3.1).
     const OFFSET: i32 = 0x1fff;
     const MORE: i32 = 0x2000;
@@ -108,7 +112,7 @@ fn claim_v4(program: &mut Assembler<Place>) {
     }
     program.jump(Unclaimed);
     program.place(ClaimError);
-    need(program, DATA, ETHERNET + IPV4 + i32::from(ICMP) + IPV4 + UDP, Unclaimed);
+    pull_error(program, table, ETHERNET + IPV4 + i32::from(ICMP) + IPV4 + UDP);
     is_own(program, INNER + 12, 0, 4, Unclaimed);
     program.load(Byte, 3, DATA, INNER);
     program.jump_if(3, Differs, 0x45, Unclaimed);
@@ -120,7 +124,7 @@ fn claim_v4(program: &mut Assembler<Place>) {
     program.jump(ClaimPort);
 }
 
-fn claim_v6(program: &mut Assembler<Place>) {
+fn claim_v6(program: &mut Assembler<Place>, table: &FlowTable) {
     const TRANSPORT: i16 = HEADER + 40;
     const INNER: i16 = TRANSPORT + ICMP;
     need(program, DATA, ETHERNET + IPV6 + UDP, Unclaimed);
@@ -134,7 +138,7 @@ fn claim_v6(program: &mut Assembler<Place>) {
     program.load(Short, 4, DATA, TRANSPORT + 4);
     program.jump_if(3, Equal, ECHO_REPLY_V6, ClaimPort);
     program.jump_if(3, Greater, LAST_ERROR_V6, Unclaimed);
-    need(program, DATA, ETHERNET + IPV6 + i32::from(ICMP) + IPV6 + UDP, Unclaimed);
+    pull_error(program, table, ETHERNET + IPV6 + i32::from(ICMP) + IPV6 + UDP);
     is_own(program, INNER + 8, V6, 16, Unclaimed);
     program.load(Byte, 3, DATA, INNER + 6);
     program.load(Short, 4, DATA, INNER + 40);
@@ -167,6 +171,19 @@ fn claim_fragment(program: &mut Assembler<Place>, at: i16) {
     program.load(Byte, 3, DATA, transport);
     program.load(Short, 4, DATA, transport + 4);
     program.jump_if(3, Differs, ECHO_REPLY_V6, Unclaimed);
+}
+
+/// Pulls the first `bytes` bytes of an ICMP error into the linear part, where drivers put only the headers. Jumps to `Unclaimed` if it has fewer, and
+/// to `Pass` with a fragment. Register 1 stays the cell's address.
+fn pull_error(program: &mut Assembler<Place>, table: &FlowTable, bytes: i32) {
+    program.jump_if(IS_FRAGMENT, Differs, 0, Pass);
+    program.load(Word, 2, CONTEXT, context::LEN);
+    program.jump_if(2, Less, bytes, Unclaimed);
+    program.push([Instruction::copy(1, CONTEXT), Instruction::set(2, bytes), Instruction::call(function::PULL_DATA)]);
+    load_ends(program);
+    program.push([Instruction::set(IS_FRAGMENT, 0)]);
+    need(program, DATA, bytes, Unclaimed);
+    program.push(Instruction::value(1, &table.cells, cells::WORLD_V4));
 }
 
 /// Stores protocol (register 4) and identification ([`IS_FRAGMENT`]) of a fragment in the key, in which flows never have this version. The latter

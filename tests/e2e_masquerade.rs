@@ -159,6 +159,30 @@ fn pods_reach_the_world_over_the_card_that_the_nodes_kernel_keeps() {
     only_their_policy_and_not_their_address_counts(Card::Kernel);
 }
 
+#[test]
+fn connections_that_the_nodes_kernel_masquerades_with_the_same_ports_stay_its_own() {
+    require!("socat", "ss", "nft");
+    only_with_tc!();
+    let mut lab = lab(Card::Kernel);
+    lab.start("");
+    let _servers = serve(&lab, 8080);
+    let container = Netns::new("container");
+    veth(&container, "eth0", &lab.node, "to-container", 1500);
+    lab.node.ip("addr add 10.88.0.1/24 dev to-container");
+    container.ip("addr add 10.88.0.2/24 dev eth0");
+    container.ip("route add default via 10.88.0.1");
+    let rule = "ip protocol tcp ip saddr 10.88.0.0/24 masquerade to :61000-61003";
+    let table = format!("table ip x {{\nchain c {{\ntype nat hook postrouting priority srcnat;\n{rule}\n}}\n}}\n");
+    std::fs::write(lab.path("masquerade.nft"), table).unwrap();
+    lab.node.exec(&format!("nft -f {}", lab.path("masquerade.nft").display()));
+    let node = Some(parsed(&lab.node_v4()));
+    for _ in 0..4 {
+        assert_eq!(ask(&container, WORLD, 8080), node, "{}", lab.log());
+        assert_eq!(ask(&lab.get("a").netns, WORLD, 8080), node, "{}", lab.log());
+    }
+    lab.stop();
+}
+
 fn only_their_policy_and_not_their_address_counts(card: Card) {
     let mut lab = lab(card);
     lab.start("");

@@ -32,22 +32,17 @@ fn node_with_one_card(programs: Programs, node_programs: NodePrograms) -> Node {
     // A kubelet 1.20 first waits for credentials from a cloud's metadata service. This route makes that fail at once.
     lab.node.ip("route add unreachable 169.254.169.254");
     let api = Cluster::start(programs, outside, &lab.path(""));
-    create_manifests(&api, false);
+    create_manifests(&api);
     let node = Node::without_network(Lasting::of(lab), api, node_programs);
     node.give_addresses();
     node.machine.import_bulkhead(IMAGE);
     node
 }
 
-/// Creates all objects of `deploy/` at the API server, except the DaemonSet, whose pods the tests create themselves. `masquerades` turns the option on.
-pub(super) fn create_manifests(api: &Cluster, masquerades: bool) {
-    for mut object in kustomized(&deploy()).into_iter().filter(|object| object["kind"] != "DaemonSet") {
-        if masquerades && let Some(text) = object["data"]["node.yaml"].as_str() {
-            let with = text.replace("#masquerade: true", "masquerade: true");
-            assert_ne!(text, with);
-            object["data"]["node.yaml"] = with.into();
-        }
-        api.create(&object);
+/// Creates all objects of `deploy/` at the API server, except the DaemonSet, whose pods the tests create themselves.
+pub(super) fn create_manifests(api: &Cluster) {
+    for object in kustomized(&deploy()).iter().filter(|object| object["kind"] != "DaemonSet") {
+        api.create(object);
     }
     // A controller creates this ConfigMap in each namespace.
     let certificate = fs::read_to_string(api.certificate()).unwrap();

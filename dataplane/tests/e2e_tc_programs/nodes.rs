@@ -20,7 +20,7 @@ pub(super) struct Node {
     pub(super) lab: Lab,
     ports: [TcAttachment; 2],
     /// The slot of the port to other nodes.
-    nodes: FlowSlot,
+    pub(super) nodes: FlowSlot,
     /// The indexes of the pod's interface and of the card.
     pod: u32,
     pub(super) card: u32,

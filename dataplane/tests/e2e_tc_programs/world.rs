@@ -9,14 +9,14 @@ use etherparse::PacketBuilder;
 const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 const WORLD: [&str; 2] = ["198.51.100.9", "2001:db8:9::9"];
 
-/// An IP header from the world to the node, or to another address of it, with this payload behind it.
-fn packet(mac: [u8; 6], is_v6: bool, to: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
+/// A frame of the router with an IP header between these addresses, and this payload behind it.
+fn packet(mac: [u8; 6], [from, to]: [&str; 2], protocol: u8, payload: &[u8]) -> Vec<u8> {
     let start = PacketBuilder::ethernet2(*b"router", mac);
     let mut frame = Vec::new();
     let number = etherparse::IpNumber(protocol);
-    match is_v6 {
-        false => start.ipv4(octets(WORLD[0]), octets(to), 64).write(&mut frame, number, payload),
-        true => start.ipv6(octets(WORLD[1]), octets(to), 64).write(&mut frame, number, payload),
+    match from.contains(':') {
+        false => start.ipv4(octets(from), octets(to), 64).write(&mut frame, number, payload),
+        true => start.ipv6(octets(from), octets(to), 64).write(&mut frame, number, payload),
     }
     .unwrap();
     frame
@@ -51,21 +51,31 @@ fn answers_to_masqueraded_packets_go_to_a_worker_and_all_others_to_the_nodes_ker
     let world = NodeHop::World { interface: node.card, mtu: 1500 };
     node.lead(&["0.0.0.0/0", "::/0"].map(|all| (all.parse().unwrap(), world)).into());
     node.lab.datapath.take_answers(&NODE.map(|address| address.parse().unwrap()), &(61_000..=61_999));
-    for (is_v6, address, [echo, error, ping]) in [(false, NODE[0], [0, 3, 8]), (true, NODE[1], [129, 2, 128])] {
+    for (at, [echo, error, ping]) in [(0, [0, 3, 8]), (1, [129, 2, 128])] {
+        let (is_v6, address, world) = (at == 1, NODE[at], WORLD[at]);
         let icmp_number = if is_v6 { 58 } else { 1 };
-        let packet = |to, protocol, payload: &[u8]| packet(mac, is_v6, to, protocol, payload);
+        // A worker has sent these packets.
+        let of_ports = [UDP, TCP, 132]
+            .into_iter()
+            .flat_map(|protocol| [61_000, 61_999].map(|port| (protocol, ports(port, 61_500))));
+        let others = [(icmp_number, icmp(ping, 61_001, b"abc")), (UDP, ports(61_000, 53))];
+        let frames = of_ports.chain(others).map(|(protocol, payload)| {
+            let mut frame = packet(mac, [address, world], protocol, &payload);
+            frame.splice(12..12, [[0x88, 0xa8], node.nodes.0.to_be_bytes()].concat());
+            frame
+        });
+        send(&node.lab.net, "bh1", &frames.collect::<Vec<_>>());
+        let packet = |to, protocol, payload: &[u8]| packet(mac, [world, to], protocol, payload);
         // What the node, or another machine, had sent to the world.
         let about = |protocol, payload: &[u8], from: &str| {
-            let other = if is_v6 { octets::<16>(from).to_vec() } else { octets::<4>(from).to_vec() };
-            let mut inner = packet(address, protocol, payload)[14..].to_vec();
-            let at = if is_v6 { 8 } else { 12 };
-            inner[at..at + other.len()].copy_from_slice(&other);
-            icmp(error, 0, &inner)
+            icmp(error, 0, &self::packet(mac, [from, world], protocol, payload)[14..])
         };
         let elsewhere = if is_v6 { "2001:db8::2" } else { "192.0.2.2" };
         let mut cases = vec![("another address", packet(elsewhere, UDP, &ports(53, 61_000)), false)];
         for (protocol, name) in [(UDP, "UDP"), (TCP, "TCP"), (132, "SCTP")] {
-            for (port, is_taken) in [(60_999, false), (61_000, true), (61_999, true), (62_000, false)] {
+            // Nobody has sent from port 61500, unless the node's kernel has.
+            for (port, is_taken) in [(60_999, false), (61_000, true), (61_500, false), (61_999, true), (62_000, false)]
+            {
                 cases.push((name, packet(address, protocol, &ports(61_500, port)), is_taken));
                 let error = about(protocol, &ports(port, 61_500), address);
                 cases.push(("an error", packet(address, icmp_number, &error), is_taken));
@@ -90,14 +100,7 @@ fn answers_to_masqueraded_packets_go_to_a_worker_and_all_others_to_the_nodes_ker
         cases.push(("a packet of a VLAN", tagged, false));
         for some in cases.chunks(16) {
             let before = passed(&node.lab.net);
-            let hex = some.iter().map(|(_, frame, _)| frame.iter().map(|byte| format!("{byte:02x}")).collect());
-            let hex: Vec<String> = hex.collect();
-            let send = format!(
-                "import socket; s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind(('wire', 0)); \
-                 [s.send(bytes.fromhex(frame)) for frame in '{}'.split()]",
-                hex.join(" ")
-            );
-            node.lab.net.exec("sw", &format!("python3 -c \"{send}\""));
+            send(&node.lab.net, "wire", &some.iter().map(|(_, frame, _)| frame.clone()).collect::<Vec<_>>());
             let received = node.lab.received();
             for (name, frame, is_taken) in some {
                 let is_received = received.iter().any(|one| one.ends_with(&frame[14..]));
@@ -107,6 +110,18 @@ fn answers_to_masqueraded_packets_go_to_a_worker_and_all_others_to_the_nodes_ker
             assert_eq!(passed(&node.lab.net) - before, left, "the kernel has the others");
         }
     }
+}
+
+/// Sends frames out of an interface.
+fn send(net: &Net, interface: &str, frames: &[Vec<u8>]) {
+    let hex = frames.iter().map(|frame| frame.iter().map(|byte| format!("{byte:02x}")).collect());
+    let hex: Vec<String> = hex.collect();
+    let program = format!(
+        "import socket; s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind(('{interface}', 0)); \
+         [s.send(bytes.fromhex(frame)) for frame in '{}'.split()]",
+        hex.join(" ")
+    );
+    net.exec("sw", &format!("python3 -c \"{program}\""));
 }
 
 /// Returns the number of the router's packets that have passed the program at the card.

@@ -67,10 +67,6 @@ impl KubeProxy {
     }
 }
 
-/// What `masquerade` takes from kube-proxy at the card that the node's kernel keeps.
-const LOST: &str = ". The vswitch takes packets to masquerade.ports of the node (61000-65535) at the card: answers to connections to which \
-                    kube-proxy has given such a source port are lost, about 7 % of those that it masquerades";
-
 /// Returns a warning if kube-proxy runs beside the vswitch, or if no program translates Services. `None` otherwise.
 pub(crate) fn judge(config: &Config, proxy: &KubeProxy) -> Option<Finding> {
     let finding = |what, why: &str, remedy: &str| {
@@ -81,13 +77,9 @@ pub(crate) fn judge(config: &Config, proxy: &KubeProxy) -> Option<Finding> {
         (true, true) => None,
         (true, false) => finding(
             proxy.told(),
-            &[
-                "kube-proxy handles some connections before the vswitch sees them: those of the node's own processes to Services, and those to \
+            "kube-proxy handles some connections before the vswitch sees them: those of the node's own processes to Services, and those to \
              NodePorts and external addresses that arrive over the node's network card. Pods see these from the node's address, which \
              NetworkPolicies do not judge. The vswitch translates pods' connections to Services",
-                if config.masquerades_at_card() { LOST } else { "" },
-            ]
-            .concat(),
             match proxy.runs {
                 Some(_) => {
                     "the vswitch replaces kube-proxy: stop it (kubectl -n kube-system delete daemonset kube-proxy) and remove its rules \

@@ -119,7 +119,7 @@ impl Nodes {
             lab.node.ip("route add unreachable 169.254.169.254");
         }
         let api = Cluster::start_with(programs, &labs[0].node, &labs[0].path(""), true);
-        create_manifests(&api, true);
+        create_manifests(&api);
         api.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
         let controllers = api.start_controllers(&labs[0].node);
         let machines = labs.iter().map(|lab| Machine::start(node_programs.clone(), lab)).collect();

@@ -144,6 +144,19 @@ pub(super) enum Place {
     MasqueradedV6,
     /// The packet's source is that of masqueraded packets.
     Masqueraded,
+    /// The masqueraded packet is IPv6.
+    SentV6,
+    /// The masqueraded packet is IPv6, with the protocol in register 3, the source port in register 4, the destination port in register 5, and the
+    /// identifier that an echo request has in register 0.
+    SentV6Ports,
+    /// The masqueraded packet is IPv6 with a fragment header.
+    SentFragment,
+    /// The masqueraded packet is ICMP or ICMPv6. Register 0 has the identifier that an echo request has.
+    SentEcho,
+    /// Registers 3 to 5 have the protocol, the node's and the world's port of the packet's record.
+    SentKey,
+    /// The masqueraded packet has its record, or gets none.
+    Remembered,
     /// The packet is IPv6, and may be the answer to a masqueraded one.
     AnswerV6,
     /// The packet's destination is the source of masqueraded packets.

@@ -52,4 +52,7 @@ pub(super) const IS_KNOWN: i16 = HOP_KEY - 12;
 pub(super) const OUTER: i16 = IS_KNOWN - 8;
 /// tc programs only: the outer congestion mark, the outer identification and the packet's hash, 4 bytes each, and 4 unused bytes.
 pub(super) const ENCAPSULATION: i16 = OUTER - 16;
+/// tc programs only: the key of a record of a masqueraded packet (`tc::sent`), 24 bytes. Its last 16 bytes are those of [`HOP_KEY`], an address.
+pub(super) const SENT_KEY: i16 = HOP_KEY - 4;
+const _: () = assert!(SENT_KEY >= IS_KNOWN + 8);
 const _: () = assert!((HOP_KEY + 4) % 8 == 0 && IS_KNOWN % 8 == 0);

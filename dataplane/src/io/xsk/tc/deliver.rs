@@ -30,6 +30,7 @@ use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{SERVICE_TAG, SHOT, context, function};
 use super::ingress::redirect;
+use super::sent::Sender;
 use super::{how, to_nodes};
 
 /// Stack offset of the egress interface's index and how to send to it ([`super::how`]), 8 bytes together.
@@ -38,7 +39,7 @@ const WAY: i16 = -8;
 const SCRATCH: i16 = -16;
 
 /// Builds the program at the trunk's first end, which delivers packets from workers to ports.
-pub(super) fn to_ports(table: &FlowTable, hops: &Map) -> Vec<Instruction> {
+pub(super) fn to_ports(table: &FlowTable, to_nodes: [&Map; 2]) -> Vec<Instruction> {
     /// `PACKET_HOST`, `PACKET_OTHERHOST`.
     const HOST: i32 = 0;
     const OTHER_HOST: i32 = 3;
@@ -66,7 +67,7 @@ pub(super) fn to_ports(table: &FlowTable, hops: &Map) -> Vec<Instruction> {
     program.place(Known);
     redirect(&mut program, WAY);
     let length = |program: &mut Assembler<Place>| program.load(Word, 1, CONTEXT, context::LEN);
-    to_nodes::send(&mut program, table, hops, WAY, true, length);
+    to_nodes::send(&mut program, table, to_nodes, WAY, Sender::Worker, length);
     drop_and_end(program)
 }
 

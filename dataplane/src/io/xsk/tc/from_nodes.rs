@@ -59,7 +59,11 @@ pub(super) enum Entrance {
 }
 
 /// Builds the program.
-pub(super) fn instructions(table: &FlowTable, [hops, records]: [&Map; 2], entrance: Entrance) -> Vec<Instruction> {
+pub(super) fn instructions(
+    table: &FlowTable,
+    [hops, sent, records]: [&Map; 3],
+    entrance: Entrance,
+) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
     find_port(&mut program, table);
@@ -85,7 +89,7 @@ pub(super) fn instructions(table: &FlowTable, [hops, records]: [&Map; 2], entran
         program.push([Instruction::set(1, 1)]);
         program.store(Double, STACK, 1, IS_KNOWN);
     });
-    forward(&mut program, table, hops, is_link.then_some(OUTER), |program| {
+    forward(&mut program, table, [hops, sent], is_link.then_some(OUTER), |program| {
         if is_link {
             decapsulation::decapsulate(program);
         }
@@ -96,7 +100,7 @@ pub(super) fn instructions(table: &FlowTable, [hops, records]: [&Map; 2], entran
         program.load(Double, 1, STACK, OUTER);
         program.jump_if(1, Differs, 0, Pass);
     }
-    open(&mut program, table, [hops, records], entrance);
+    open(&mut program, table, [hops, sent, records], entrance);
     program.place(ToWorker);
     load_ends(&mut program);
     need(&mut program, DATA, ETHERNET, Drop);
@@ -134,11 +138,11 @@ fn find_port(program: &mut Assembler<Place>, table: &FlowTable) {
 
 /// Jumps to `ToWorker` if the flow is known, for the answer to a masqueraded packet, and for a SYN that opens a connection between pods of another
 /// node and of this one, else to `Pass`. Records a datagram between such pods.
-fn open(program: &mut Assembler<Place>, table: &FlowTable, [hops, records]: [&Map; 2], entrance: Entrance) {
+fn open(program: &mut Assembler<Place>, table: &FlowTable, [hops, sent, records]: [&Map; 3], entrance: Entrance) {
     program.load(Double, 1, STACK, IS_KNOWN);
     program.jump_if(1, Differs, 0, ToWorker);
     if entrance == Entrance::Link {
-        world::claim(program, table, records);
+        world::claim(program, table, [sent, records]);
     }
     load_protocol(program);
     program.jump_if(1, Equal, libc::IPPROTO_UDP, Opens);

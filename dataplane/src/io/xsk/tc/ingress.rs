@@ -52,6 +52,7 @@ use super::super::instruction::Width::{Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{SHOT, context, function, load_ends};
+use super::sent::Sender;
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
 use super::{away, checksum, handshake, how, renewal, to_nodes, untranslated};
 
@@ -59,14 +60,14 @@ use super::{away, checksum, handshake, how, renewal, to_nodes, untranslated};
 pub(super) const PULLED: i32 = 74;
 
 /// Builds the program at tc ingress of ports' interfaces.
-pub(super) fn instructions(table: &FlowTable, ports: &Map, hops: &Map, records: &Map) -> Vec<Instruction> {
+pub(super) fn instructions(table: &FlowTable, ports: &Map, [hops, sent]: [&Map; 2], records: &Map) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
     find_port(&mut program, ports);
     read_packet(&mut program, |_| {});
     find(&mut program, table, |_| {});
     check_addresses(&mut program);
-    forward(&mut program, table, hops, None, |_| {});
+    forward(&mut program, table, [hops, sent], None, |_| {});
     program.place(Miss);
     untranslated::choose_slot(&mut program, table, records);
     limit(&mut program, table, Limited, [Recent, Unlimited]);
@@ -117,7 +118,7 @@ pub(super) fn read_packet(program: &mut Assembler<Place>, enter: impl FnOnce(&mu
 pub(super) fn forward(
     program: &mut Assembler<Place>,
     table: &FlowTable,
-    hops: &Map,
+    to_nodes: [&Map; 2],
     outer: Option<i16>,
     prepare: impl FnOnce(&mut Assembler<Place>),
 ) {
@@ -135,7 +136,7 @@ pub(super) fn forward(
     count(program, table);
     translate(program, checksum::change);
     rewrite(program, VALUE, adjust_checksum);
-    hand_over(program, table, hops, WAY);
+    hand_over(program, table, to_nodes, WAY);
 }
 
 /// Stores the number of packets that this packet has on a wire.
@@ -206,9 +207,9 @@ fn adjust_checksum(program: &mut Assembler<Place>) {
 }
 
 /// Redirects a flow's packet to the interface and `how` at this stack offset.
-fn hand_over(program: &mut Assembler<Place>, table: &FlowTable, hops: &Map, way: i16) {
+fn hand_over(program: &mut Assembler<Place>, table: &FlowTable, to_nodes: [&Map; 2], way: i16) {
     redirect(program, way);
-    to_nodes::send(program, table, hops, way, false, |program| {
+    to_nodes::send(program, table, to_nodes, way, Sender::Program, |program| {
         program.load(Word, 1, CONTEXT, context::LEN);
         add_headers(program, Place::Sized);
     });

@@ -49,6 +49,7 @@ mod pins;
 mod port_slots;
 mod remains;
 mod renewal;
+mod sent;
 mod slow_path;
 mod to_nodes;
 mod trunk;
@@ -160,15 +161,16 @@ impl TcDatapath {
         ports.left().values().for_each(|&slot| table.keep_slot(slot));
         let hops = NextHops::new(folder).map_err(failed("make the map of next hops to other nodes"))?;
         let records = untranslated::records().map_err(failed("make the map of datagrams from other nodes"))?;
-        let ingress = ingress::instructions(&table, &ports.map, &hops.map, &records);
+        let sent = sent::records(folder).map_err(failed("make the map of masqueraded packets"))?;
+        let ingress = ingress::instructions(&table, &ports.map, [&hops.map, &sent], &records);
         let ingress = load(name, Hook::TcIngress, INGRESS, &ingress)?;
         let guard = load(name, Hook::TcEgress, GUARD, &deliver::guard(&table, &ports.map))?;
-        let deliver = load(name, Hook::TcIngress, DELIVER, &deliver::to_ports(&table, &hops.map))?;
+        let deliver = load(name, Hook::TcIngress, DELIVER, &deliver::to_ports(&table, [&hops.map, &sent]))?;
         if hops.is_empty() {
             // Programs of a process with other maps would go on with its flows.
             remove_node_programs().map_err(failed("remove programs at links to other nodes"))?;
         }
-        let paths = Paths::new(name, &table, hops, &records)?;
+        let paths = Paths::new(name, &table, hops, [&sent, &records])?;
         let known = table.half_cell(cells::TRUNK).load(Ordering::SeqCst);
         let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
         let (namespace, stays) = (namespace::network_namespace(), AtomicBool::new(false));

@@ -45,9 +45,19 @@ impl Paths {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn new(name: &str, table: &FlowTable, hops: NextHops, records: &Map) -> Result<Self, XskError> {
+    pub(super) fn new(
+        name: &str,
+        table: &FlowTable,
+        hops: NextHops,
+        [sent, records]: [&Map; 2],
+    ) -> Result<Self, XskError> {
         let load = |entrance| {
-            super::load(name, Hook::TcIngress, NAME, &from_nodes::instructions(table, [&hops.map, records], entrance))
+            super::load(
+                name,
+                Hook::TcIngress,
+                NAME,
+                &from_nodes::instructions(table, [&hops.map, sent, records], entrance),
+            )
         };
         let (at_links, at_tunnel) = (load(Entrance::Link)?, load(Entrance::Tunnel)?);
         Ok(Self { at_links, at_tunnel, state: Mutex::new(State { hops, filters: None }) })

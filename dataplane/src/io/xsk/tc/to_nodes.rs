@@ -29,6 +29,7 @@ use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{function, load_ends};
 use super::next_hops::{hop, kind};
+use super::sent::{self, Sender};
 use super::{encapsulation, world};
 
 /// Numbers of IP protocols.
@@ -37,13 +38,13 @@ const UDP: i32 = libc::IPPROTO_UDP;
 
 /// Emits the steps at [`ToNodes`], which send the packet to the next hop of its destination. `way` is the stack offset of the host port's
 /// interface index. `length` emits steps that load a length in bytes into register 1: that of the packet, or of each of its segments, with the
-/// Ethernet header. `checks_protocol` is true if the packet may be other than TCP or UDP; such a packet to a node goes to the host port.
+/// Ethernet header. A worker's packet may be other than TCP or UDP; such a packet to a node goes to the host port.
 pub(super) fn send(
     program: &mut Assembler<Place>,
     table: &FlowTable,
-    hops: &Map,
+    [hops, sent]: [&Map; 2],
     way: i16,
-    checks_protocol: bool,
+    sender: Sender,
     length: impl FnOnce(&mut Assembler<Place>),
 ) {
     program.place(ToNodes);
@@ -58,7 +59,7 @@ pub(super) fn send(
     program.jump_if_register(1, Greater, 2, Indirect);
     program.load(Word, 1, AT, hop::KIND);
     program.jump_if(1, Equal, kind::WORLD.cast_signed(), ToWorld);
-    if checks_protocol {
+    if sender == Sender::Worker {
         check_protocol(program);
     }
     program.jump_if(1, Equal, kind::TUNNEL.cast_signed(), Tunneled);
@@ -82,6 +83,7 @@ pub(super) fn send(
     program.jump(End);
     program.place(ToWorld);
     world::is_masqueraded(program, table, Indirect);
+    sent::remember(program, sent, sender);
     program.load(Word, 1, AT, hop::INTERFACE);
     program.push([2, 3, 4].map(|register| Instruction::set(register, 0)));
     program.push([Instruction::call(function::REDIRECT_NEIGH)]);

@@ -3,7 +3,7 @@
 //! ```text
 //!   pod --> worker or program: source becomes node:61000..65535 --> [to_nodes]: hops[destination] is the world --> card
 //!   pod <-- flow known <-- [from_nodes] at the card <-- world
-//!   worker <-- else, if the packet is to such an address and port, or an ICMP error about a packet from there
+//!   worker <-- else, if the packet answers a masqueraded one (sent), or is an ICMP error about one
 //! ```
 //!
 //! All other packets to the node are its kernel's. Only a packet's first fragment has ports. It is recorded in the map of [`untranslated`], and the
@@ -22,15 +22,16 @@ use super::super::flow_place::Place::{
     self, Answer, AnswerV6, ClaimError, ClaimFragment, ClaimPort, ClaimV4, ClaimV6, ClaimedBefore, Masqueraded,
     MasqueradedV6, Pass, ToWorker, Unclaimed,
 };
-use super::super::flow_stack::{CONTEXT, DATA, KEY, STACK};
+use super::super::flow_stack::{CONTEXT, DATA, KEY, SCRATCH, SENT_KEY, STACK};
+use super::super::flow_steps::look_up;
 use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::{And, Or};
 use super::super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
-use super::super::instruction::Width::{Byte, Short, Word};
+use super::super::instruction::Width::{Byte, Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{context, function, load_ends};
-use super::{TcDatapath, untranslated};
+use super::{TcDatapath, sent, untranslated};
 
 /// Byte offsets of the cells from the first one, whose address the steps load.
 const PORTS: i16 = 4;
@@ -47,10 +48,10 @@ const ERRORS: [i32; 3] = [3, 11, 12];
 const ECHO_REPLY_V6: i32 = 129;
 const LAST_ERROR_V6: i32 = 4;
 
-/// Jumps to `ToWorker` if the packet may belong to a masqueraded connection that no flow knows: it has its address and port. Jumps to `Pass` with
+/// Jumps to `ToWorker` if the packet belongs to a masqueraded connection that no flow knows: it answers a recorded packet. Jumps to `Pass` with
 /// other fragments, of which the key is overwritten, and with packets of VLANs. Goes on with all others. Loads the ends of the linear part again.
 /// Overwrites registers 1 to 5.
-pub(super) fn claim(program: &mut Assembler<Place>, table: &FlowTable, records: &Map) {
+pub(super) fn claim(program: &mut Assembler<Place>, table: &FlowTable, [sent, records]: [&Map; 2]) {
     // It is the VLAN interface's.
     program.load(Word, 1, CONTEXT, context::VLAN_PRESENT);
     program.jump_if(1, Differs, 0, Pass);
@@ -66,11 +67,16 @@ pub(super) fn claim(program: &mut Assembler<Place>, table: &FlowTable, records: 
     program.place(ClaimV6);
     claim_v6(program, table);
     program.place(ClaimPort);
+    program.store(Short, STACK, 4, sent::NODE_PORT);
     program.swap_short(4);
     program.load(Short, 3, 1, PORTS);
     program.jump_if_register(4, Less, 3, Unclaimed);
     program.load(Short, 3, 1, PORTS + 2);
     program.jump_if_register(4, Greater, 3, Unclaimed);
+    program.store(Double, STACK, IS_FRAGMENT, SCRATCH);
+    look_up(program, sent, SENT_KEY);
+    program.load(Double, IS_FRAGMENT, STACK, SCRATCH);
+    program.jump_if(0, Equal, 0, Unclaimed);
     program.jump_if(IS_FRAGMENT, Equal, 0, ToWorker);
     untranslated::record(program, records);
     program.jump(ToWorker);
@@ -100,12 +106,13 @@ fn claim_v4(program: &mut Assembler<Place>, table: &FlowTable) {
     store_fragment(program);
     program.jump_if(3, Shares, OFFSET, ClaimedBefore);
     program.place(ClaimV4);
+    sent::store_v4(program, HEADER + 12);
     program.load(Byte, 3, DATA, HEADER + 9);
-    program.load(Short, 4, DATA, TRANSPORT + 2);
+    load_ports(program, [TRANSPORT, TRANSPORT + 2]);
     has_ports(program);
     program.jump_if(3, Differs, libc::IPPROTO_ICMP, Unclaimed);
     program.load(Byte, 3, DATA, TRANSPORT);
-    program.load(Short, 4, DATA, TRANSPORT + 4);
+    load_identifier(program, TRANSPORT);
     program.jump_if(3, Equal, ECHO_REPLY, ClaimPort);
     for error in ERRORS {
         program.jump_if(3, Equal, error, ClaimError);
@@ -116,11 +123,12 @@ fn claim_v4(program: &mut Assembler<Place>, table: &FlowTable) {
     is_own(program, INNER + 12, 0, 4, Unclaimed);
     program.load(Byte, 3, DATA, INNER);
     program.jump_if(3, Differs, 0x45, Unclaimed);
+    sent::store_v4(program, INNER + 16);
     program.load(Byte, 3, DATA, INNER + 9);
-    program.load(Short, 4, DATA, INNER + 20);
+    load_ports(program, [INNER + 22, INNER + 20]);
     has_ports(program);
     program.jump_if(3, Differs, libc::IPPROTO_ICMP, Unclaimed);
-    program.load(Short, 4, DATA, INNER + 24);
+    load_identifier(program, INNER + 20);
     program.jump(ClaimPort);
 }
 
@@ -129,22 +137,24 @@ fn claim_v6(program: &mut Assembler<Place>, table: &FlowTable) {
     const INNER: i16 = TRANSPORT + ICMP;
     need(program, DATA, ETHERNET + IPV6 + UDP, Unclaimed);
     is_own(program, HEADER + 24, V6, 16, Unclaimed);
+    sent::store_v6(program, HEADER + 8);
     program.load(Byte, 3, DATA, HEADER + 6);
     program.jump_if(3, Equal, libc::IPPROTO_FRAGMENT, ClaimFragment);
-    program.load(Short, 4, DATA, TRANSPORT + 2);
+    load_ports(program, [TRANSPORT, TRANSPORT + 2]);
     has_ports(program);
     program.jump_if(3, Differs, libc::IPPROTO_ICMPV6, Unclaimed);
     program.load(Byte, 3, DATA, TRANSPORT);
-    program.load(Short, 4, DATA, TRANSPORT + 4);
+    load_identifier(program, TRANSPORT);
     program.jump_if(3, Equal, ECHO_REPLY_V6, ClaimPort);
     program.jump_if(3, Greater, LAST_ERROR_V6, Unclaimed);
     pull_error(program, table, ETHERNET + IPV6 + i32::from(ICMP) + IPV6 + UDP);
     is_own(program, INNER + 8, V6, 16, Unclaimed);
+    sent::store_v6(program, INNER + 24);
     program.load(Byte, 3, DATA, INNER + 6);
-    program.load(Short, 4, DATA, INNER + 40);
+    load_ports(program, [INNER + 42, INNER + 40]);
     has_ports(program);
     program.jump_if(3, Differs, libc::IPPROTO_ICMPV6, Unclaimed);
-    program.load(Short, 4, DATA, INNER + 44);
+    load_identifier(program, INNER + 40);
     program.jump(ClaimPort);
     program.place(ClaimFragment);
     claim_fragment(program, TRANSPORT);
@@ -165,11 +175,11 @@ fn claim_fragment(program: &mut Assembler<Place>, at: i16) {
     program.jump_if(3, Shares, OFFSET, ClaimedBefore);
     need(program, DATA, ETHERNET + IPV6 + LEN + UDP, Unclaimed);
     program.load(Byte, 3, DATA, at);
-    program.load(Short, 4, DATA, transport + 2);
+    load_ports(program, [transport, transport + 2]);
     has_ports(program);
     program.jump_if(3, Differs, libc::IPPROTO_ICMPV6, Unclaimed);
     program.load(Byte, 3, DATA, transport);
-    program.load(Short, 4, DATA, transport + 4);
+    load_identifier(program, transport);
     program.jump_if(3, Differs, ECHO_REPLY_V6, Unclaimed);
 }
 
@@ -194,6 +204,22 @@ fn store_fragment(program: &mut Assembler<Place>) {
     program.store(Word, STACK, 4, KEY + key::KIND);
     program.store(Word, STACK, IS_FRAGMENT, KEY + key::PORTS);
     program.push([Instruction::set(IS_FRAGMENT, 1)]);
+}
+
+/// Stores the protocol in register 3 and the world's port in the key of the record. Register 4 becomes the node's port. The ports are at these offsets
+/// of the packet. Overwrites register 2.
+fn load_ports(program: &mut Assembler<Place>, [world, node]: [i16; 2]) {
+    program.store(Word, STACK, 3, sent::PROTOCOL);
+    program.load(Short, 2, DATA, world);
+    program.store(Short, STACK, 2, sent::WORLD_PORT);
+    program.load(Short, 4, DATA, node);
+}
+
+/// The same for the identifier of an echo message whose header is at this offset. Leaves the protocol.
+fn load_identifier(program: &mut Assembler<Place>, at: i16) {
+    program.push([Instruction::set(2, 0)]);
+    program.store(Short, STACK, 2, sent::WORLD_PORT);
+    program.load(Short, 4, DATA, at + 4);
 }
 
 /// Jumps to `ClaimPort` if the protocol in register 3 has ports.

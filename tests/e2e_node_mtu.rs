@@ -121,8 +121,14 @@ Datagrams(socket.SOCK_DGRAM, 0, 7).run()
 fn a_packet_of_any_length_arrives_or_its_sender_is_told() {
     require!("ping", "python3");
     only_with_tc!();
-    for mtu in [1280, 1450, 1500, 9000] {
+    // The second tunnel is over IPv6, for which a link of 1280 bytes is too small.
+    let over_v6 = Some("172.18.");
+    for (mtu, unlisted) in
+        [1280, 1450, 1500, 9000].map(|mtu| (mtu, None)).into_iter().chain([(1450, over_v6), (1500, over_v6)])
+    {
         let mut cluster = Cluster::new(mtu, "");
+        cluster.labs.iter_mut().for_each(|lab| lab.unlisted = unlisted);
+        cluster.tell_nodes();
         cluster.labs.iter_mut().for_each(|lab| lab.start(""));
         let [one, two, three] = &cluster.labs;
         let mut servers = [one, three].map(|lab| Dialogue::start(&lab.pods[0].netns, ANSWER, ""));
@@ -132,7 +138,11 @@ fn a_packet_of_any_length_arrives_or_its_sender_is_told() {
             let from = [&two.pods[0].netns, &two.node];
             from.into_iter().flat_map(move |from| [&to.pods[0].v4, &to.pods[0].v6].map(|address| (from, address)))
         });
+        // Nobody believes an address that the Node object does not list.
+        let is_believed =
+            |from: &Netns, to: &str| unlisted.is_none() || from.name() != two.node.name() || to.contains(':');
         let probes: Vec<_> = ways
+            .filter(|(from, address)| is_believed(from, address))
             .map(|(from, address)| {
                 eventually("the first packet arrives", || pings(from, address));
                 let probe = Dialogue::start(from, EVERY_LENGTH, &format!("{address} {}", mtu + 100));
@@ -143,7 +153,10 @@ fn a_packet_of_any_length_arrives_or_its_sender_is_told() {
             for kind in ["echo requests", "datagrams"] {
                 let said = probe.hear();
                 let (answers, lost) = said.split_once(' ').unwrap_or((&said, ""));
-                assert_eq!(lost, "", "MTU {mtu}, {kind} from {from} to {address}: {answers} answers");
+                assert_eq!(
+                    lost, "",
+                    "MTU {mtu}, unlisted {unlisted:?}, {kind} from {from} to {address}: {answers} answers"
+                );
                 // All that fit the tunnel with the longest headers.
                 let least = mtu - 70 - 1000;
                 assert!(answers.parse::<u32>().is_ok_and(|answers| answers > least), "{kind}: {answers} answers");
@@ -153,12 +166,12 @@ fn a_packet_of_any_length_arrives_or_its_sender_is_told() {
     }
 }
 
-/// Returns the MTU of an interface.
+/// Returns the MTU of an interface in bytes.
 fn mtu(netns: &Netns, interface: &str) -> u32 {
     netns.exec(&format!("cat /sys/class/net/{interface}/mtu")).trim().parse().unwrap()
 }
 
-/// Adds a pod to the node by the CNI plugin, and returns it with the MTUs of both ends of its interface.
+/// Adds a pod to the state and, by the CNI plugin, to the node. Returns it with the MTUs in bytes of its interface's ends: in the pod, and at the node.
 fn add_pod(lab: &mut Lab, runtime: &Runtime, name: &str) -> (Sandbox, [u32; 2]) {
     lab.more_state.push_str(&format!(
         "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: default}}\n\

@@ -14,9 +14,9 @@ use crate::support::translate::{Random, TCP, UDP, checksum_at, translated};
 use crate::support::{Net, SMALL, pool, run, two_ports};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
-    Away, CachedFlow, FirstNumbers, FlowCache, FlowHandshake, FlowLatch, FlowStart, Frame, FramePool, Initiator,
-    KernelFlows, LinkInfo, Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, XskPort, remove_tc_datapath,
-    tc_programs,
+    Away, CachedFlow, FirstNumbers, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowStart, Frame, FramePool,
+    Initiator, KernelFlows, LinkInfo, Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, XskPort,
+    remove_tc_datapath, tc_programs,
 };
 use bulkhead_dataplane::{Affinity, Flow, PortId, PortKind};
 
@@ -80,6 +80,28 @@ impl Lab {
     }
 }
 
+/// An untranslated flow from one slot to another, of the ports 0 and 1, for a minute, with frames of up to 1514 bytes. Its latch, which is closed, has
+/// the number 7.
+fn cached([from, to]: [FlowSlot; 2], flow: Flow) -> CachedFlow {
+    CachedFlow {
+        from,
+        to,
+        ports: [PortId(0), PortId(1)],
+        epochs: [1, 1],
+        moves: [0, 0],
+        flow,
+        received: *b"abcdefghijkl",
+        sent: *b"ABCDEFGHIJKL",
+        is_hop: false,
+        translation: None,
+        longest: 1514,
+        origin: None,
+        lease: 60_000_000_000,
+        timeout: 60_000_000_000,
+        start: FlowStart::Latch(FlowLatch(7)),
+    }
+}
+
 #[test]
 fn what_no_flow_covers_comes_to_the_trunk_with_its_ports_tag_and_back() {
     let Some(mut lab) = Lab::new(2) else { return };
@@ -112,24 +134,8 @@ fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums_also_th
     for round in 0..4000 {
         let (flow, new) = random.flow(round % 2 == 0, if round % 4 < 2 { UDP } else { TCP });
         let (is_hop, translation) = (round % 8 < 4, (round % 16 < 12).then_some(new));
-        let cached = CachedFlow {
-            from: a.slot(),
-            to: b.slot(),
-            ports: [PortId(0), PortId(1)],
-            epochs: [1, 1],
-            moves: [0, 0],
-            flow,
-            received,
-            sent,
-            is_hop,
-            translation,
-            longest: 1514,
-            origin: None,
-            lease: 60_000_000_000,
-            timeout: 60_000_000_000,
-            start: FlowStart::Latch(FlowLatch(7)),
-        };
-        lab.datapath.add(&cached);
+        let cached = cached([a.slot(), b.slot()], flow);
+        lab.datapath.add(&CachedFlow { received, sent, is_hop, translation, ..cached });
         assert!(lab.datapath.open(FlowLatch(7), None));
         for bytes in random.frames(&flow, &new, &received) {
             let mut expected = translation.map_or_else(|| bytes.clone(), |new| translated(&bytes, &new));
@@ -182,29 +188,22 @@ impl Talk {
             let bytes = text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
             bytes.collect::<Vec<_>>().try_into().unwrap()
         };
+        let ends = Flow {
+            src: "10.77.0.1".parse().unwrap(),
+            dst: "10.77.0.2".parse().unwrap(),
+            protocol: UDP,
+            sport: 5000,
+            dport: 6000,
+            icmp: None,
+        };
+        let lease = lease.as_nanos() as u64;
         let flow = CachedFlow {
-            from: a.slot(),
-            to: b.slot(),
-            ports: [PortId(0), PortId(1)],
-            epochs: [1, 1],
-            moves: [0, 0],
-            flow: Flow {
-                src: "10.77.0.1".parse().unwrap(),
-                dst: "10.77.0.2".parse().unwrap(),
-                protocol: UDP,
-                sport: 5000,
-                dport: 6000,
-                icmp: None,
-            },
             received: rewrite::addresses(gateway, mac("a")),
             sent: rewrite::addresses(mac("b"), gateway),
             is_hop: true,
-            translation: None,
-            longest: 1514,
-            origin: None,
-            lease: lease.as_nanos() as u64,
-            timeout: lease.as_nanos() as u64,
-            start: FlowStart::Latch(FlowLatch(7)),
+            lease,
+            timeout: lease,
+            ..cached([a.slot(), b.slot()], ends)
         };
         let socket = |pod: &str, address: &str| lab.net.inside(pod, || UdpSocket::bind(address).unwrap());
         let (client, server) = (socket("a", "10.77.0.1:5000"), socket("b", "10.77.0.2:6000"));

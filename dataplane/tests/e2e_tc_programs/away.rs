@@ -36,29 +36,22 @@ impl Connection {
         lab.net.inside("sw", || ports.iter_mut().for_each(|port| port.open().unwrap()));
         lab.datapath.enter(&two_ports());
         let slots = [ports[0].slot(), ports[1].slot()];
-        let flow = |at: usize| CachedFlow {
-            from: slots[at],
-            to: slots[1 - at],
-            ports: [PortId(at as u16), PortId(1 - at as u16)],
-            epochs: [1, 1],
-            moves: [0, 0],
-            flow: Flow {
+        let flow = |at: usize| {
+            let flow = Flow {
                 src: [10, 77, 0, 1 + at as u8].into(),
                 dst: [10, 77, 0, 2 - at as u8].into(),
                 protocol: TCP,
                 sport: 5000 + at as u16,
                 dport: 5001 - at as u16,
                 icmp: None,
-            },
-            received: *b"abcdefghijkl",
-            sent: *b"ABCDEFGHIJKL",
-            is_hop: false,
-            translation: None,
-            longest: 1514,
-            origin: None,
-            lease: LEASE,
-            timeout: TIMEOUT,
-            start: FlowStart::Latch(FlowLatch(7 + at as u16)),
+            };
+            CachedFlow {
+                ports: [PortId(at as u16), PortId(1 - at as u16)],
+                lease: LEASE,
+                timeout: TIMEOUT,
+                start: FlowStart::Latch(FlowLatch(7 + at as u16)),
+                ..cached([slots[at], slots[1 - at]], flow)
+            }
         };
         let indices = lab.net.inside("sw", || ports.each_ref().map(|port| port.index().unwrap()));
         Self { lab, ports, indices, flows: [flow(0), flow(1)] }

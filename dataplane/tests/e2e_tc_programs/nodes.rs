@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use bulkhead_dataplane::io::{FlowSlot, NodeHop, Outer, TunnelEnd};
+use bulkhead_dataplane::io::{NodeHop, Outer, TunnelEnd};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use ipnet::IpNet;
 
@@ -65,23 +65,8 @@ impl Node {
 
     /// Adds the flow of UDP datagrams from port 5000 to port 53 of this address.
     fn add(&self, src: IpAddr, dst: IpAddr) -> CachedFlow {
-        let flow = CachedFlow {
-            from: self.ports[0].slot(),
-            to: self.nodes,
-            ports: [PortId(0), PortId(1)],
-            epochs: [1, 1],
-            moves: [0, 0],
-            flow: Flow { src, dst, protocol: UDP, sport: 5000, dport: 53, icmp: None },
-            received: *b"abcdefghijkl",
-            sent: *b"ABCDEFGHIJKL",
-            is_hop: false,
-            translation: None,
-            longest: 1514,
-            origin: None,
-            lease: 60_000_000_000,
-            timeout: 60_000_000_000,
-            start: FlowStart::Latch(FlowLatch(7)),
-        };
+        let flow = Flow { src, dst, protocol: UDP, sport: 5000, dport: 53, icmp: None };
+        let flow = cached([self.ports[0].slot(), self.nodes], flow);
         self.lab.datapath.add(&flow);
         assert!(self.lab.datapath.open(FlowLatch(7), None));
         flow

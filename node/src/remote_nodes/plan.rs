@@ -194,7 +194,7 @@ impl<R: Fn(IpAddr) -> io::Result<Reach>> Links<R> {
 
     /// Whether another node on the link receives packets for its pods. A point-to-point link delivers only what its other end expects.
     fn has_neighbours(&self, interface: u32) -> bool {
-        self.known.get(&interface).is_some_and(|&(_, has_neighbours)| has_neighbours)
+        self.with_neighbours(interface).is_some()
     }
 }
 

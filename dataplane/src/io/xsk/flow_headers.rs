@@ -34,6 +34,9 @@ pub(super) const HEADER: i16 = 14;
 pub(super) const JUMBO_HEADER: i32 = 8;
 /// The longest packet whose length an IPv4 header can tell, and the longest payload that an IPv6 header can, in bytes.
 const LONGEST_TOLD: i32 = 65_535;
+/// EtherTypes, as a program loads them: in network order.
+pub(super) const TYPE_V4: i32 = 0x0800_u16.to_be() as i32;
+pub(super) const TYPE_V6: i32 = 0x86dd_u16.to_be() as i32;
 /// Bytes of the UDP header, and of the TCP header without options.
 pub(super) const UDP: i32 = 8;
 const TCP: i32 = 20;
@@ -79,9 +82,8 @@ pub(super) fn parse(program: &mut Assembler<Place>, extent: Extent) {
     const ETHERTYPE: i16 = 12;
     need(program, DATA, SHORTEST, Miss);
     program.load(Short, 3, DATA, ETHERTYPE);
-    program.swap_short(3);
-    program.jump_if(3, Equal, 0x86dd, V6);
-    program.jump_if(3, Differs, 0x0800, Miss);
+    program.jump_if(3, Equal, TYPE_V6, V6);
+    program.jump_if(3, Differs, TYPE_V4, Miss);
     parse_v4(program, extent);
     program.place(V6);
     parse_v6(program, extent);
@@ -271,8 +273,7 @@ pub(super) fn rewrite(program: &mut Assembler<Place>, flow: i16, v6: impl FnOnce
     program.apply(And, 3, action::HOP.into());
     program.jump_if(3, Equal, 0, Place::Rewrite);
     program.load(Short, 3, DATA, 12);
-    program.swap_short(3);
-    program.jump_if(3, Differs, 0x0800, Place::HopV6);
+    program.jump_if(3, Differs, TYPE_V4, Place::HopV6);
     program.load(Byte, 3, DATA, HEADER + 8);
     program.apply(Add, 3, -1);
     program.store(Byte, DATA, 3, HEADER + 8);

@@ -195,9 +195,9 @@ pub(super) enum Place {
     Decapsulated,
     /// The packet opens a TCP connection, or is a datagram without a flow.
     Opens,
-    /// The packet's source is a node on a link. Register 0 has the address of its next hop.
+    /// The packet's source belongs to a node on a link, maybe another link. Register 0 has the address of the source's value in the map of next hops.
     OnLink,
-    /// The packet's source is a node on this link, or the world.
+    /// The packet comes from a node on this link, or is an answer from the world.
     FromWorld,
     /// The packet is IPv6, and may belong to a masqueraded connection. Register 1 has the address of the cell `WORLD_V4`, as at the next labels.
     ClaimV6,

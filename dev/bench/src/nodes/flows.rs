@@ -11,12 +11,7 @@ const TUNNEL_AND_ROUTE: [Way; 2] = [Way::Tunnel, Way::Route];
 
 /// Measures new TCP connections with a byte each way. Returns the ratio of the tunnel's rate to that of routes.
 pub(super) fn connect(bench: &Bench) -> anyhow::Result<Vec<Line>> {
-    let rounds = bench.rounds(&TUNNEL_AND_ROUTE, |way| {
-        let pair = bench.pair(way, Offloads::Kernel)?;
-        let connections = |load: Load| load.connections(pair.client(), pair.sink(), &pair.address());
-        connections(Load { time: bench.load.warm_up, ..bench.load })?;
-        Ok(connections(bench.load)?.values())
-    })?;
+    let rounds = connections(bench, &TUNNEL_AND_ROUTE)?;
     let [p99, failed, repeated] = [1, 2, 3].map(|metric| medians(&rounds, metric));
     let note = format!(
         "p99 of one {} and {} ms; failed {} and {}, segments sent again {} and {}",
@@ -27,6 +22,20 @@ pub(super) fn connect(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let line = Line::ratio("connect", what, &ours, &other, "thousand/s", Goal::AtLeast(0.85)).noted(&note);
     let line = line.with("p99_ms", p99.to_vec().into()).with("failed", failed.to_vec().into());
     Ok(vec![line.with("sent_again", repeated.to_vec().into())])
+}
+
+/// Measures new TCP connections by these ways, after a warm-up. Returns the values of [`Connections`](crate::testbed::load::Connections), in the order
+/// of its fields.
+///
+/// # Errors
+/// If a pair of nodes cannot be set up, or a counter cannot be read.
+pub(super) fn connections(bench: &Bench, ways: &[Way]) -> anyhow::Result<Rounds<Way>> {
+    bench.rounds(ways, |way| {
+        let pair = bench.pair(way, Offloads::Kernel)?;
+        let connections = |load: Load| load.connections(pair.client(), pair.sink(), &pair.address());
+        connections(Load { time: bench.load.warm_up, ..bench.load })?;
+        Ok(connections(bench.load)?.values())
+    })
 }
 
 /// Measures small datagrams. Returns the ratio of those received through the tunnel to those received by routes.

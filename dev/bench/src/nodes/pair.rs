@@ -24,9 +24,9 @@ pub(super) enum Way {
     Route,
     /// Bulkhead with the tunnel between all nodes (`encapsulation: always`).
     Tunnel,
-    /// To the world: the kernel's routing, and masquerading by nftables.
+    /// From a pod to a machine outside that sees the node's address: the kernel's routing with a masquerade rule of nftables.
     KernelMasquerade,
-    /// To the world: Bulkhead's masquerading.
+    /// From a pod to a machine outside that sees the node's address: Bulkhead with `masquerade: true`.
     Masquerade,
 }
 
@@ -130,13 +130,15 @@ impl Node {
     }
 }
 
-/// The address of the world.
+/// The address of the machine outside.
 const WORLD: &str = "203.0.113.2";
 
 /// Two connected nodes: the first has the client, the second the sink.
 #[derive(Debug)]
 pub(super) struct Pair {
+    /// The client's node, and the sink's node or the machine outside.
     nodes: [Node; 2],
+    /// How they are connected.
     way: Way,
 }
 

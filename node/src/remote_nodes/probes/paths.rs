@@ -70,7 +70,7 @@ struct Entry {
 /// A probe that was sent in the present round.
 #[derive(Debug)]
 struct Sent {
-    /// The node and family whose way it tests.
+    /// The name of the node, and the IP version of the pods' addresses, whose way the probe tests.
     key: Key,
     /// What was sent, and where to.
     probe: Probe,

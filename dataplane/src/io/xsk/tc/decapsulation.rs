@@ -12,8 +12,9 @@
 //! pass: the node's kernel gets the packet unchanged, and takes it out of the tunnel
 //! ```
 //!
-//! Why: the tunnel's device allocates a header description for each packet, and the node's stack receives the outer packet first. Segments that the
-//! card has merged take this way too; otherwise later single ones would overtake them.
+//! Why the program does it: the tunnel's device would allocate memory for the outer header of each packet, after the node's stack has received the
+//! packet. The program also takes packets that the card has merged from several segments. If the device took those, later single segments of the
+//! connection would overtake them.
 //!
 //! The tunnel's device would copy a congestion mark to the inner header (RFC 6040), so packets with one go there. The program verifies neither
 //! the outer checksums nor the outer lengths, which RFC 7348 §4.1 permits. The receiver verifies the inner checksum; the inner length must fit into
@@ -22,7 +23,7 @@
 //! The kernel's note that a merged packet comes out of a tunnel stays, as no helper clears it. That is of no importance to a pod's sockets, nor to a
 //! pod that sends the packet on: its kernel segments by the inner headers.
 
-use super::super::flow_headers::{ETHERNET, HEADER, IPV6, SHORTEST, UDP, need};
+use super::super::flow_headers::{ETHERNET, HEADER, IPV6, SHORTEST, TYPE_V4, TYPE_V6, UDP, need};
 use super::super::flow_layout::cells;
 use super::super::flow_place::Place::{
     self, AfterV6, Decapsulated, Drop, Encapsulated, InnerFrame, InnerV6, OuterV6, Pass, Plain, PullInner, PullWhole,
@@ -38,7 +39,7 @@ use super::super::instruction::{Assembler, Instruction};
 use super::abi::{context, function, load_ends};
 use super::ingress::PULLED;
 use super::next_hops::{hop, kind};
-use super::vxlan::{BEFORE_V4, BEFORE_V6, BEHIND_ETHERNET, HAS_VNI, TYPE_V4, TYPE_V6};
+use super::vxlan::{BEFORE_V4, BEFORE_V6, BEHIND_ETHERNET, HAS_VNI};
 
 /// Bytes from the outer IP header to the inner frame.
 const FROM_V4: i16 = 36;

@@ -18,7 +18,7 @@
 //! The outer header may be fragmented on its way and has a random identification. Its source port comes from the packet's hash, so that the
 //! packets of a flow stay on one way and in order.
 
-use super::super::flow_headers::{ETHERNET, HEADER, IPV4, need};
+use super::super::flow_headers::{ETHERNET, HEADER, IPV4, TYPE_V4, TYPE_V6, need};
 use super::super::flow_place::Place::{self, Described, End, HasMark, Marked, Routed};
 use super::super::flow_stack::{AT, CONTEXT, DATA, ENCAPSULATION, STACK};
 use super::super::flow_translation::finish_sum;
@@ -28,7 +28,7 @@ use super::super::instruction::Width::{Byte, Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::abi::{SHOT, context, function, load_ends};
 use super::next_hops::hop;
-use super::vxlan::{BEFORE_V4, BEHIND_ETHERNET, HAS_VNI, TYPE_V4, TYPE_V6};
+use super::vxlan::{BEFORE_V4, BEHIND_ETHERNET, HAS_VNI};
 
 /// Bytes of the outer packet beside the frame in it.
 const AROUND: i32 = BEFORE_V4 - ETHERNET;

@@ -47,7 +47,7 @@ use super::ingress::{count_drop, forward, read_packet};
 use super::next_hops::{hop, kind};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
 use super::untranslated::{self, load_protocol};
-use super::{decapsulation, how, to_nodes, world};
+use super::{decapsulation, hop_key, how, world};
 
 /// Where packets of other nodes arrive. It decides how the program checks a packet's source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ fn open(program: &mut Assembler<Place>, table: &FlowTable, [hops, sent, records]
 fn find_hop(program: &mut Assembler<Place>, hops: &Map, address: i16, [v6, stored]: [Place; 2]) {
     load_version(program, 3);
     program.jump_if(3, Equal, 6, v6);
-    to_nodes::begin_v4(program);
+    hop_key::begin_v4(program);
     program.load(Word, 3, STACK, address);
     program.store(Word, STACK, 3, HOP_KEY + 16);
     program.jump(stored);
@@ -177,7 +177,7 @@ fn find_hop(program: &mut Assembler<Place>, hops: &Map, address: i16, [v6, store
         program.store(Double, STACK, 3, HOP_KEY + 4 + at);
     }
     program.place(stored);
-    to_nodes::find(program, hops);
+    hop_key::find(program, hops);
 }
 
 /// Jumps to `Pass` unless the next hop in register 0 is another node's, and on this link. With `answers`, a packet at a link may also come from the

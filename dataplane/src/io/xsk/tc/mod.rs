@@ -42,6 +42,7 @@ mod filter;
 mod from_nodes;
 mod handshake;
 mod heartbeat;
+mod hop_key;
 mod ingress;
 mod next_hops;
 mod paths;

@@ -13,9 +13,9 @@
 use std::io;
 use std::path::Path;
 
-use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, UDP, need};
+use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, TYPE_V6, UDP, need};
 use super::super::flow_place::Place::{self, Remembered, SentEcho, SentFragment, SentKey, SentV6, SentV6Ports};
-use super::super::flow_stack::{DATA, HOP_KEY, SENT_KEY, STACK};
+use super::super::flow_stack::{DATA, SENT_KEY, STACK};
 use super::super::flow_steps::look_up;
 use super::super::instruction::Operation::Add;
 use super::super::instruction::Test::{Differs, Equal, Shares};
@@ -34,6 +34,13 @@ pub(super) const WORLD_PORT: i16 = SENT_KEY + 4;
 pub(super) const NODE_PORT: i16 = SENT_KEY + 6;
 /// Length of a record's key in bytes.
 const KEY: usize = 24;
+
+/// The bits of a fragment's offset, in host order: in IPv4 (RFC 791 §3.1), and in the fragment header of IPv6 (RFC 8200 §4.5).
+pub(super) const OFFSET_V4: i32 = 0x1fff;
+pub(super) const OFFSET_V6: i32 = 0xfff8;
+/// Bytes of the fragment header of IPv6, and the offset of the transport header behind one.
+pub(super) const FRAGMENT: i32 = 8;
+pub(super) const TRANSPORT_BEHIND_FRAGMENT: i16 = HEADER + 48;
 
 /// Who sends a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,19 +72,14 @@ pub(super) fn records(folder: Option<&Path>) -> io::Result<Map> {
 pub(super) fn remember(program: &mut Assembler<Place>, records: &Map, sender: Sender) {
     const TRANSPORT: i16 = HEADER + 20;
     const TRANSPORT_V6: i16 = HEADER + 40;
-    /// The offset of a fragment: RFC 791 §3.1, and RFC 8200 §4.5, whose header has `FRAGMENT` bytes.
-    const OFFSET: i32 = 0x1fff;
-    const OFFSET_V6: i32 = 0xfff8;
-    const FRAGMENT: i32 = 8;
     program.load(Short, 3, DATA, 12);
-    program.swap_short(3);
-    program.jump_if(3, Equal, 0x86dd, SentV6);
+    program.jump_if(3, Equal, TYPE_V6, SentV6);
     need(program, DATA, ETHERNET + IPV4 + UDP, Remembered);
     program.load(Byte, 3, DATA, HEADER);
     program.jump_if(3, Differs, 0x45, Remembered);
     program.load(Short, 3, DATA, HEADER + 6);
     program.swap_short(3);
-    program.jump_if(3, Shares, OFFSET, Remembered);
+    program.jump_if(3, Shares, OFFSET_V4, Remembered);
     program.load(Byte, 3, DATA, HEADER + 9);
     load_transport(program, TRANSPORT);
     program.jump_if(3, Equal, libc::IPPROTO_ICMP, SentEcho);
@@ -96,7 +98,7 @@ pub(super) fn remember(program: &mut Assembler<Place>, records: &Map, sender: Se
     program.swap_short(3);
     program.jump_if(3, Shares, OFFSET_V6, Remembered);
     program.load(Byte, 3, DATA, TRANSPORT_V6);
-    load_transport(program, TRANSPORT_V6 + 8);
+    load_transport(program, TRANSPORT_BEHIND_FRAGMENT);
     program.jump(SentV6Ports);
     program.place(SentEcho);
     // The identifier, and no port of the world.
@@ -127,19 +129,4 @@ fn store(program: &mut Assembler<Place>, records: &Map) {
         program.apply(Add, register, at.into());
     }
     program.push([Instruction::set(4, 0), Instruction::call(function::MAP_UPDATE)]);
-}
-
-/// Stores the world's IPv4 address at this offset of the packet in the key. Overwrites register 3.
-pub(super) fn store_v4(program: &mut Assembler<Place>, at: i16) {
-    super::to_nodes::begin_v4(program);
-    program.load(Word, 3, DATA, at);
-    program.store(Word, STACK, 3, HOP_KEY + 16);
-}
-
-/// Stores the world's IPv6 address at this offset of the packet in the key. Overwrites register 3.
-pub(super) fn store_v6(program: &mut Assembler<Place>, at: i16) {
-    for word in [0, 4, 8, 12] {
-        program.load(Word, 3, DATA, at + word);
-        program.store(Word, STACK, 3, HOP_KEY + 4 + word);
-    }
 }

@@ -15,19 +15,19 @@
 //! Only TCP and UDP take the way to nodes. The replies to other packets pass the node's kernel, whose connection tracking must see both
 //! directions of them: an echo reply without its request is invalid there. To the world go all protocols, as their replies are the pods'.
 
-use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, need};
+use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, TYPE_V4, TYPE_V6, need};
 use super::super::flow_place::Place::{
     self, Described, End, FindHop, HasHeader, HasProtocol, Indirect, ToNodes, ToNodesV6, ToWorld, Transport, Tunneled,
 };
-use super::super::flow_stack::{AT, CONTEXT, DATA, HOP_KEY, STACK};
-use super::super::flow_steps::look_up;
+use super::super::flow_stack::{AT, CONTEXT, DATA, STACK};
 use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::Add;
 use super::super::instruction::Test::{Differs, Equal, Greater};
-use super::super::instruction::Width::{Byte, Double, Short, Word};
+use super::super::instruction::Width::{Byte, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{function, load_ends};
+use super::hop_key::{find, store_v4, store_v6};
 use super::next_hops::{hop, kind};
 use super::sent::{self, Sender};
 use super::{encapsulation, world};
@@ -108,47 +108,23 @@ fn set_tunnel(program: &mut Assembler<Place>, length: i32) {
 fn load_destination(program: &mut Assembler<Place>) {
     need(program, DATA, ETHERNET + IPV4, Indirect);
     program.load(Short, 3, DATA, 12);
-    program.swap_short(3);
-    program.jump_if(3, Equal, 0x86dd, ToNodesV6);
-    program.jump_if(3, Differs, 0x0800, Indirect);
-    begin_v4(program);
-    program.load(Word, 3, DATA, HEADER + 16);
-    program.store(Word, STACK, 3, HOP_KEY + 16);
+    program.jump_if(3, Equal, TYPE_V6, ToNodesV6);
+    program.jump_if(3, Differs, TYPE_V4, Indirect);
+    store_v4(program, HEADER + 16);
     program.jump(FindHop);
     program.place(ToNodesV6);
     need(program, DATA, ETHERNET + IPV6, Indirect);
-    for at in [0, 4, 8, 12] {
-        program.load(Word, 3, DATA, HEADER + 24 + at);
-        program.store(Word, STACK, 3, HOP_KEY + 4 + at);
-    }
+    store_v6(program, HEADER + 24);
 }
 
 /// Jumps to `Indirect` unless the IP packet's protocol is TCP or UDP. Needs an IPv4 header in the linear part.
 fn check_protocol(program: &mut Assembler<Place>) {
     program.load(Byte, 3, DATA, HEADER + 9);
     program.load(Short, 2, DATA, 12);
-    program.swap_short(2);
-    program.jump_if(2, Equal, 0x0800, HasProtocol);
+    program.jump_if(2, Equal, TYPE_V4, HasProtocol);
     program.load(Byte, 3, DATA, HEADER + 6);
     program.place(HasProtocol);
     program.jump_if(3, Equal, TCP, Transport);
     program.jump_if(3, Differs, UDP, Indirect);
     program.place(Transport);
-}
-
-/// Stores what precedes an IPv4 address in the key of a next hop. Overwrites register 3.
-pub(super) fn begin_v4(program: &mut Assembler<Place>) {
-    program.push([Instruction::set(3, 0)]);
-    program.store(Double, STACK, 3, HOP_KEY + 4);
-    program.push([Instruction::set(3, i32::from_ne_bytes([0, 0, 0xff, 0xff]))]);
-    program.store(Word, STACK, 3, HOP_KEY + 12);
-}
-
-/// Looks the next hop of the address in the key up. Register 0 becomes the hop's address, or 0 without a hop.
-pub(super) fn find(program: &mut Assembler<Place>, hops: &Map) {
-    /// The length of an address in bits.
-    const WHOLE: i32 = 128;
-    program.push([Instruction::set(1, WHOLE)]);
-    program.store(Word, STACK, 1, HOP_KEY);
-    look_up(program, hops, HOP_KEY);
 }

@@ -15,8 +15,5 @@ pub(super) const BEFORE_V4: i32 = ETHERNET + IPV4 + UDP + VXLAN;
 pub(super) const BEFORE_V6: i32 = ETHERNET + IPV6 + UDP + VXLAN;
 /// The VXLAN header's first word, as a program loads it: the flag that the header has a VNI, and no other.
 pub(super) const HAS_VNI: i32 = i32::from_ne_bytes([8, 0, 0, 0]);
-/// EtherTypes, as a program loads them.
-pub(super) const TYPE_V4: i32 = 0x0800_u16.to_be() as i32;
-pub(super) const TYPE_V6: i32 = 0x86dd_u16.to_be() as i32;
 /// `BPF_ADJ_ROOM_MAC`: the mode of `bpf_skb_adjust_room` that adds or removes bytes behind the Ethernet header.
 pub(super) const BEHIND_ETHERNET: i32 = 1;

@@ -20,6 +20,7 @@ use ipnet::IpNet;
 
 use super::{TunnelPeer, pairs};
 use crate::io::xsk::bpf::{self, Hook};
+use crate::io::xsk::flow_headers::{TYPE_V4, TYPE_V6};
 use crate::io::xsk::flow_table::possible_cores;
 use crate::io::xsk::instruction::Operation::Add;
 use crate::io::xsk::instruction::Test::{Differs, Equal};
@@ -225,9 +226,6 @@ fn load_tunnel(program: &mut Assembler<Place>, vni: u32) {
 
 /// Stores the inner source in the key. Jumps to `Drop` if the packet has another protocol or no whole header.
 fn load_inner(program: &mut Assembler<Place>) {
-    /// EtherTypes in network order, as `__sk_buff` has them.
-    const V4: i32 = 0x0800_u16.to_be() as i32;
-    const V6: i32 = 0x86dd_u16.to_be() as i32;
     /// Offsets of the source address in a frame.
     const SOURCE_V4: i32 = 14 + 12;
     const SOURCE_V6: i32 = 14 + 8;
@@ -238,8 +236,8 @@ fn load_inner(program: &mut Assembler<Place>) {
         program.jump_if(0, Differs, 0, Place::Drop);
     };
     program.load(Word, 1, CONTEXT, PROTOCOL);
-    program.jump_if(1, Equal, V4, Place::V4Inner);
-    program.jump_if(1, Differs, V6, Place::Drop);
+    program.jump_if(1, Equal, TYPE_V4, Place::V4Inner);
+    program.jump_if(1, Differs, TYPE_V6, Place::Drop);
     load(program, SOURCE_V6, AT_INNER, 16);
     program.jump(Place::LookUp);
     program.place(Place::V4Inner);

@@ -31,28 +31,12 @@ fn lab(card: Card) -> Lab {
     }
     match card {
         Card::Uplink => connect(&mut lab),
-        Card::Kernel => connect_kernel(&mut lab),
+        Card::Kernel => {
+            lab.outside_of_kernel();
+            lab.more_config.push_str("masquerade: true\n");
+        }
     }
     lab
-}
-
-/// Connects the node's kernel to a machine without routes to pods, and adds a host port that the vswitch creates.
-fn connect_kernel(lab: &mut Lab) {
-    let outside = Netns::new("outside");
-    veth(&outside, "eth0", &lab.node, "card", 1500);
-    outside.sysctl("net.ipv6.conf.eth0.disable_ipv6", "0");
-    outside.ip(&format!("addr add {WORLD}/16 dev eth0"));
-    outside.ip(&format!("addr add {WORLD6}/64 dev eth0 nodad"));
-    lab.node.ip(&format!("addr add {}/16 dev card", lab.node_v4()));
-    lab.node.ip(&format!("addr add {}/64 dev card nodad", lab.node_v6()));
-    lab.node.sysctl("net.ipv4.ip_forward", "1");
-    lab.node.sysctl("net.ipv6.conf.all.forwarding", "1");
-    // The strictest setting, which some distributions have.
-    lab.node.sysctl("net.ipv4.conf.all.rp_filter", "1");
-    lab.outside = Some(outside);
-    lab.more_ports = "  - {kind: host, interface: bh-host, peer: bh-node, create: {}}\n".to_owned();
-    let routes = "routes: [{prefix: 0.0.0.0/0, port: host}, {prefix: '::/0', port: host}]\n";
-    lab.more_config.push_str(&format!("{routes}masquerade: true\n"));
 }
 
 /// Adds an uplink to a machine without routes to pods, and a host port.

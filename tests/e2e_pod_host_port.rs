@@ -45,13 +45,28 @@ fn serve(netns: &Netns, port: u16) -> [Running; 2] {
 #[test]
 fn a_pod_is_reached_at_its_nodes_address_and_sees_who_asks_until_it_ends() {
     require!("socat", "ss");
+    who_asks_is_seen_until_the_pod_ends(|lab| {
+        lab.outside();
+        lab.host();
+    });
+}
+
+#[test]
+fn a_pod_is_reached_over_the_card_that_the_nodes_kernel_keeps() {
+    require!("socat", "ss");
+    only_with_tc!();
+    who_asks_is_seen_until_the_pod_ends(|lab| {
+        lab.outside_of_kernel();
+    });
+}
+
+fn who_asks_is_seen_until_the_pod_ends(connect: impl FnOnce(&mut Lab)) {
     let mut lab = Lab::new();
     for name in ["client", "web"] {
         lab.pod(name, &format!("{{app: {name}}}"));
     }
     lab.hide("web", true);
-    lab.outside();
-    lab.host();
+    connect(&mut lab);
     let (v4, v6) = (lab.node_v4(), lab.node_v6());
     let ports = format!(
         "{{containerPort: 8080, hostPort: 80}}, {{containerPort: 8080, hostPort: 81, hostIP: {v4}}}, \

@@ -16,7 +16,7 @@ const VIP6: &str = "fd96::20";
 const DNS: &str = "10.96.0.10";
 
 /// A dual-stack Service with `spec` as further fields, and one slice per family with these endpoints.
-fn service(name: &str, addresses: [&str; 2], spec: &str, port: &str, endpoints: &[Endpoint]) -> String {
+pub(crate) fn service(name: &str, addresses: [&str; 2], spec: &str, port: &str, endpoints: &[Endpoint]) -> String {
     let [v4, v6] = addresses;
     let mut text = format!(
         "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: default}}\n\
@@ -47,15 +47,15 @@ fn protocol_of(port: &str) -> &'static str {
     if port.contains("UDP") { "UDP" } else { "TCP" }
 }
 
-struct Endpoint {
-    addresses: [String; 2],
-    node: String,
-    port: u16,
-    conditions: &'static str,
+pub(crate) struct Endpoint {
+    pub(crate) addresses: [String; 2],
+    pub(crate) node: String,
+    pub(crate) port: u16,
+    pub(crate) conditions: &'static str,
 }
 
 impl Endpoint {
-    fn of(pod: &Pod, port: u16) -> Self {
+    pub(crate) fn of(pod: &Pod, port: u16) -> Self {
         let addresses = [pod.v4.clone(), pod.v6.clone()];
         Self { addresses, node: "node-1".to_owned(), port, conditions: "ready: true" }
     }
@@ -86,7 +86,7 @@ fn serve(lab: &Lab, names: &[&str]) -> Vec<Running> {
 }
 
 /// The name of the server that answers, and the client address that it sees. `None` if none answers.
-fn ask(netns: &Netns, address: &str, port: u16) -> Option<(String, String)> {
+pub(crate) fn ask(netns: &Netns, address: &str, port: u16) -> Option<(String, String)> {
     let target =
         if address.contains(':') { format!("TCP6:[{address}]:{port}") } else { format!("TCP4:{address}:{port}") };
     let output = netns.output(&format!("socat -u -T 2 {target},connect-timeout=2 -"));

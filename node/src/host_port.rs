@@ -62,6 +62,11 @@ impl Destinations {
         has_same_services && self.pods == other.pods && self.sources == other.sources
     }
 
+    /// Whether there are node ports, host ports, or load balancers' or external addresses.
+    pub(super) fn has_external_vips(&self) -> bool {
+        self.services.as_ref().is_some_and(|services| services.external_vips().next().is_some())
+    }
+
     /// Returns the node's source address for this destination. `None` if the node's address of that family is unknown.
     fn source_for(&self, destination: &IpNet) -> Option<IpAddr> {
         self.sources.iter().copied().find(|source| source.is_ipv4() == destination.addr().is_ipv4())

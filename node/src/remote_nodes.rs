@@ -36,6 +36,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bulkhead_dataplane::Services;
 use bulkhead_dataplane::io::{
     self, KernelRoute, MAIN_TABLE, OwnRoute, RouteRefused, TcDatapath, Tunnel, TunnelConfig, TunnelEnd, TunnelPeer,
     Watched, own_routes, remove_tunnel, replace_routes,
@@ -89,6 +90,8 @@ pub(super) struct RemoteNodes {
     tunnel: Option<Tunnel>,
     /// The inputs of the last look that could read the kernel's routes. `None` before it. A look with equal inputs is skipped until it is due.
     told: Option<Told>,
+    /// The Services whose virtual addresses the programs take. `None` before any.
+    services: Option<Arc<Services>>,
     /// The problems of the last look, each of which is logged once.
     problems: BTreeSet<String>,
     report: SharedReport,
@@ -116,6 +119,8 @@ struct Told {
     among_pods: Vec<IpAddr>,
     /// The sources and source ports of pods' packets to the world. `None` if these are not masqueraded.
     masquerade: Option<(Vec<IpAddr>, RangeInclusive<u16>)>,
+    /// Whether clients outside the cluster may connect to Services.
+    has_external_vips: bool,
 }
 
 impl RemoteNodes {
@@ -138,6 +143,10 @@ impl RemoteNodes {
             // If this fails, packets of other nodes may still reach the workers by a previous process's programs.
             let _ = tc.lead_to_nodes(&[], &[], &BTreeMap::new(), None);
         }
+        if let Some(tc) = tc.as_ref().filter(|_| !passes_by || config.services.is_none()) {
+            // As above.
+            let _ = tc.take_vips([]);
+        }
         let (host, report) = (host?, SharedReport::new(config));
         let prober = config.probing.and_then(|settings| probe(settings, &config.node, &report.paths));
         Some(Self {
@@ -148,6 +157,7 @@ impl RemoteNodes {
             changes: changes::of(Watched::Routes),
             tunnel: None,
             told: None,
+            services: None,
             problems: BTreeSet::new(),
             report,
             mtus: Mtus::new(config),
@@ -198,9 +208,11 @@ impl RemoteNodes {
 
     /// Sets up routes and tunnel to these nodes, if they or the node's own addresses have changed, or if a look is due.
     pub(super) fn lead(&mut self, nodes: Arc<[RemoteNode]>, own: &Destinations) {
+        self.take_vips(own);
         let among_pods = own.services.as_ref().map(|services| services.sources().to_vec()).unwrap_or_default();
         let (pods, sources) = (Arc::clone(&own.pods), Arc::clone(&own.sources));
-        let told = Told { nodes, pods, sources, among_pods, masquerade: world::told(own) };
+        let has_external_vips = own.has_external_vips();
+        let told = Told { nodes, pods, sources, among_pods, masquerade: world::told(own), has_external_vips };
         let is_same = self.told.as_ref() == Some(&told);
         self.is_waiting = !is_same && self.told.is_some() && self.looked.elapsed() < SOON;
         if self.is_waiting || (is_same && !self.is_due()) {
@@ -226,6 +238,20 @@ impl RemoteNodes {
         self.tell(problems);
         self.publish(&plan);
         self.told = Some(told);
+    }
+
+    /// Makes the programs take packets to the virtual addresses that are not cluster addresses, if they may have changed. Logs a refusal of the kernel, and
+    /// tries again with the next change.
+    fn take_vips(&mut self, own: &Destinations) {
+        let is_same = |services: &Arc<Services>| self.services.as_ref().is_some_and(|last| last.shares_vips(services));
+        let Some(services) = own.services.as_ref().filter(|services| self.passes_by && !is_same(services)) else {
+            return;
+        };
+        let Some(tc) = &self.tc else { return };
+        if let Some(problem) = world::take_vips(tc, services) {
+            log::warn(&problem);
+        }
+        self.services = Some(Arc::clone(services));
     }
 
     /// Creates the tunnel or updates it, and returns its interface. `None` if `encapsulation` forbids it, and before there are other nodes.
@@ -304,7 +330,7 @@ impl RemoteNodes {
         // The set is ordered, and `None` is the least gateway.
         let other = |network| foreign.range((network, MAIN_TABLE, None)..).next();
         hops.retain(|&network, _| other(network).is_none_or(|&(to, table, _)| (to, table) != (network, MAIN_TABLE)));
-        if own.masquerade.is_some() {
+        if own.masquerade.is_some() || own.has_external_vips() {
             let to_world = world::hops(&all, host, |interface| links.with_neighbours(interface));
             // The ways to nodes take precedence.
             hops = to_world.into_iter().chain(hops).collect();

@@ -248,6 +248,26 @@ impl Lab {
         self.outside.insert(outside)
     }
 
+    /// Connects the node's kernel to a namespace with one machine, 172.18.0.100 and fd00:18::100, which has no route to pods. Adds a host port that the
+    /// vswitch creates.
+    pub fn outside_of_kernel(&mut self) -> &Netns {
+        let outside = Netns::new("outside");
+        veth(&outside, "eth0", &self.node, "card", 1500);
+        outside.sysctl("net.ipv6.conf.eth0.disable_ipv6", "0");
+        outside.ip("addr add 172.18.0.100/16 dev eth0");
+        outside.ip("addr add fd00:18::100/64 dev eth0 nodad");
+        self.node.ip(&format!("addr add {}/16 dev card", self.node_v4()));
+        self.node.ip(&format!("addr add {}/64 dev card nodad", self.node_v6()));
+        self.node.sysctl("net.ipv4.ip_forward", "1");
+        self.node.sysctl("net.ipv6.conf.all.forwarding", "1");
+        // The strictest setting, which some distributions have.
+        self.node.sysctl("net.ipv4.conf.all.rp_filter", "1");
+        self.more_ports = "  - {kind: host, interface: bh-host, peer: bh-node, create: {}}\n".to_owned();
+        let routes = "routes: [{prefix: 0.0.0.0/0, port: host}, {prefix: '::/0', port: host}]\n";
+        self.more_config.push_str(routes);
+        self.outside.insert(outside)
+    }
+
     /// Adds the uplink `ul0`, which the test itself created, to the configuration.
     pub fn has_uplink(&mut self) {
         self.has_uplink = true;

@@ -208,6 +208,16 @@ impl Services {
         Arc::ptr_eq(&self.cluster_addresses, &other.cluster_addresses)
     }
 
+    /// Virtual addresses other than Services' cluster addresses, in no order: node ports, load balancers' and external addresses, host ports.
+    pub fn external_vips(&self) -> impl Iterator<Item = Vip> + '_ {
+        self.vips.keys().filter(|vip| !self.cluster_addresses.contains_key(&vip.address)).copied()
+    }
+
+    /// Whether both values share one map of virtual addresses. False does not imply that they differ.
+    pub fn shares_vips(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.vips, &other.vips)
+    }
+
     /// Sets the pod networks of all nodes.
     pub fn set_pod_networks(&mut self, networks: impl IntoIterator<Item = IpNet>) {
         self.pod_networks = networks.into_iter().collect();

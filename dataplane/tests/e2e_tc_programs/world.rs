@@ -50,7 +50,7 @@ fn answers_to_masqueraded_packets_go_to_a_worker_and_all_others_to_the_nodes_ker
     let mac = node.lab.net.inside("sw", || LinkInfo::read("card").unwrap().mac);
     let world = NodeHop::World { interface: node.card, mtu: 1500 };
     node.lead(&["0.0.0.0/0", "::/0"].map(|all| (all.parse().unwrap(), world)).into());
-    node.lab.datapath.take_answers(&NODE.map(|address| address.parse().unwrap()), &(61_000..=61_999));
+    node.lab.datapath.take_answers(&NODE.map(|address| address.parse().unwrap()), Some(&(61_000..=61_999)));
     for (at, [echo, error, ping]) in [(0, [0, 3, 8]), (1, [129, 2, 128])] {
         let (is_v6, address, world) = (at == 1, NODE[at], WORLD[at]);
         let icmp_number = if is_v6 { 58 } else { 1 };

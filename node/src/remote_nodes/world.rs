@@ -1,9 +1,10 @@
-//! The ways to the world for masqueraded packets, from the kernel's routes.
+//! The ways to the world for packets that the vswitch translates, from the kernel's routes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use bulkhead_dataplane::Services;
 use bulkhead_dataplane::io::{KernelRoute, MAIN_TABLE, NodeHop, OwnRoute, TcDatapath};
 use ipnet::IpNet;
 
@@ -14,10 +15,19 @@ pub(super) fn told(own: &Destinations) -> Option<(Vec<IpAddr>, RangeInclusive<u1
     own.masquerade.as_ref().map(|one| (one.sources().to_vec(), one.ports().clone()))
 }
 
-/// Makes the kernel's programs take the answers to masqueraded packets, if there are any.
+/// Makes the kernel's programs take the answers to masqueraded packets, if there are any, and tells them the node's addresses.
 pub(super) fn take_answers(tc: &TcDatapath, own: &Destinations) {
-    let (sources, ports) = told(own).unwrap_or((Vec::new(), 0..=0));
-    tc.take_answers(&sources, &ports);
+    match told(own) {
+        Some((sources, ports)) => tc.take_answers(&sources, Some(&ports)),
+        None => tc.take_answers(&own.sources, None),
+    }
+}
+
+/// Makes the kernel's programs take the packets to node ports, host ports, and load balancers' and external addresses. Returns a message if the kernel
+/// refuses.
+pub(super) fn take_vips(tc: &TcDatapath, services: &Services) -> Option<String> {
+    let taken = tc.take_vips(services.external_vips());
+    taken.err().map(|error| format!("the kernel's programs cannot take packets to all node ports: {error}"))
 }
 
 /// Returns the ways to all that the kernel's main table leads to over links, by network. `host` is the index of the host port's interface, whose

@@ -106,13 +106,15 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const NODES_ADDRESSES: i32 = 88;
     /// tc programs only: the UDP port of the tunnel, 4 bytes; 0 without one.
     pub(in crate::io::xsk) const TUNNEL_PORT: i32 = 100;
-    /// tc programs only: the source addresses of masqueraded packets, 4 and 16 bytes; all zeros without one.
-    pub(in crate::io::xsk) const WORLD_V4: i32 = 104;
-    pub(in crate::io::xsk) const WORLD_V6: i32 = 112;
-    /// tc programs only: the first and the last source port of masqueraded packets, 2 bytes each in host order.
-    pub(in crate::io::xsk) const WORLD_PORTS: i32 = 108;
+    /// tc programs only: the first and the last source port of masqueraded packets, 2 bytes each in host order. The first is higher than the last
+    /// if packets are not masqueraded.
+    pub(in crate::io::xsk) const WORLD_PORTS: i32 = 104;
+    /// tc programs only: the addresses of this node to which the world answers, 16 bytes each, the IPv4 address in its mapped form; all zeros without
+    /// one.
+    pub(in crate::io::xsk) const WORLD_V4: i32 = 112;
+    pub(in crate::io::xsk) const WORLD_V6: i32 = 128;
     /// Per slot: the egress (interface index and `how`, 4 bytes each), and the time until which the port's slow path limit is used.
-    pub(in crate::io::xsk) const SLOT: i32 = 128;
+    pub(in crate::io::xsk) const SLOT: i32 = 192;
     /// One cache line per slot, as different cores write them.
     pub(in crate::io::xsk) const SLOT_LEN: i32 = 64;
     pub(in crate::io::xsk) const WAY: i16 = 0;
@@ -132,8 +134,10 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const OPEN_BIT: u32 = 62;
     /// The records of handshakes, see [`handshake`](super::handshake).
     pub(in crate::io::xsk) const HANDSHAKES: i32 = LATCHES + LATCH_COUNT * 8;
-    pub(in crate::io::xsk) const LEN: i32 =
+    /// tc programs only: a bit for each port number, set if a virtual address has it or had it. Port 0 has the lowest bit of the first byte.
+    pub(in crate::io::xsk) const VIP_PORTS: i32 =
         HANDSHAKES + crate::io::HANDSHAKES.cast_signed() * super::handshake::LEN as i32;
+    pub(in crate::io::xsk) const LEN: i32 = VIP_PORTS + (1 << 16) / 8;
 }
 
 /// Byte offsets in the record of a handshake. Sequence numbers have 4 bytes in host order. Each other field is written by the packets of one

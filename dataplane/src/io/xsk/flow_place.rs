@@ -140,10 +140,18 @@ pub(super) enum Place {
     Transport,
     /// The next hop in [`AT`](super::flow_stack::AT) is the world.
     ToWorld,
-    /// The packet is IPv6, and may be masqueraded.
+    /// The packet is IPv6 and goes to the world.
     MasqueradedV6,
-    /// The packet's source is that of masqueraded packets.
+    /// The packet's source is one of this node's to which the world answers.
     Masqueraded,
+    /// The packet goes to the world, and its source is not the node's.
+    FromVip,
+    /// The packet goes to the world, and is IPv6. Its source is not the node's.
+    FindFromV6,
+    /// The packet's source is in the key of a next hop.
+    FindFrom,
+    /// The packet goes to the world, and may.
+    ToWorldNow,
     /// The masqueraded packet is IPv6.
     SentV6,
     /// The masqueraded packet is IPv6, with the protocol in register 3, the source port in register 4, the destination port in register 5, and the
@@ -157,10 +165,20 @@ pub(super) enum Place {
     SentKey,
     /// The masqueraded packet has its record, or gets none.
     Remembered,
-    /// The packet is IPv6, and may be the answer to a masqueraded one.
-    AnswerV6,
-    /// The packet's destination is the source of masqueraded packets.
-    Answer,
+    /// The packet is IPv6. Register 1 has the address of the cell `WORLD_PORTS`, as at the next labels.
+    ToNodeV6,
+    /// The packet's destination is one of this node's to which the world answers.
+    ToNode,
+    /// The port of a packet to this node is none of masqueraded packets. Register 4 has it in host order.
+    NoMasquerade,
+    /// The packet may belong to a flow.
+    Spared,
+    /// The packet of a known flow is IPv6. Register 1 has the address of the cell `WORLD_PORTS`, as at the next label.
+    ToNodeKnownV6,
+    /// The destination of the packet of a known flow is one of this node's to which the world answers.
+    ToNodeKnown,
+    /// The packet of a known flow has outer headers, or is not to this node.
+    NotToNode,
     /// Register 1 has the length in bytes of the frame, or of each of its segments' frames.
     Sized,
     /// The packet is another node's and goes to a worker.
@@ -195,11 +213,13 @@ pub(super) enum Place {
     Decapsulated,
     /// The packet opens a TCP connection, or is a datagram without a flow.
     Opens,
-    /// The packet's source belongs to a node on a link, maybe another link. Register 0 has the address of the source's value in the map of next hops.
-    OnLink,
-    /// The packet comes from a node on this link, or is an answer from the world.
-    FromWorld,
-    /// The packet is IPv6, and may belong to a masqueraded connection. Register 1 has the address of the cell `WORLD_V4`, as at the next labels.
+    /// The packet of a known flow does not come from a node on this link.
+    OtherLink,
+    /// The same packet's destination is an IPv6 address that is to be stored in the key of a next hop.
+    ToOtherV6,
+    /// The destination of a packet of a known flow is in the key of a next hop.
+    ToOther,
+    /// The packet is IPv6, and may be to a virtual address or belong to a masqueraded connection, as at the next labels.
     ClaimV6,
     /// The IPv4 packet is no fragment, or a packet's first one.
     ClaimV4,
@@ -209,9 +229,18 @@ pub(super) enum Place {
     ClaimedBefore,
     /// The packet is an ICMP error about another packet.
     ClaimError,
-    /// Register 4 has the port, or the echo identifier, that a masqueraded connection would have, in network order.
+    /// Register 4 has the node's port, or the echo identifier, in network order. The world's address is in the key of a record, the node's in that of
+    /// a virtual address.
     ClaimPort,
-    /// The packet does not belong to a masqueraded connection.
+    /// The packet is to no virtual address. Its protocol, ports and addresses are stored.
+    NoVip,
+    /// The address at a stack offset is not the node's IPv4 address. Register 1 has the address of the cell `WORLD_PORTS`.
+    OwnV6,
+    /// The address at a stack offset is one of this node's to which the world answers.
+    Own,
+    /// The packet is to a virtual address, or belongs to a masqueraded connection.
+    Claimed,
+    /// The packet is the node's kernel's, or another node's.
     Unclaimed,
     /// The slot of the port from which the worker gets the packet is on the stack.
     Chosen,

@@ -54,5 +54,8 @@ pub(super) const OUTER: i16 = IS_KNOWN - 8;
 pub(super) const ENCAPSULATION: i16 = OUTER - 16;
 /// tc programs only: the key of a record of a masqueraded packet (`tc::sent`), 24 bytes. Its last 16 bytes are those of [`HOP_KEY`], an address.
 pub(super) const SENT_KEY: i16 = HOP_KEY - 4;
+/// tc programs only: the key of a virtual address (`tc::vips`), 24 bytes. Only packets without a flow use it, and only those with a flow
+/// [`PEER_KEY`].
+pub(super) const VIP_KEY: i16 = PEER_KEY;
 const _: () = assert!(SENT_KEY >= IS_KNOWN + 8);
 const _: () = assert!((HOP_KEY + 4) % 8 == 0 && IS_KNOWN % 8 == 0);

@@ -1,15 +1,16 @@
-//! The program at tc ingress of the links and the tunnel that lead to other nodes. It takes packets from pods there to pods here, past the
-//! node's network stack.
+//! The program at tc ingress of the links and the tunnel that lead to other nodes and to the world. It takes packets to pods here, past the
+//! node's network stack: from pods of other nodes, and those that the vswitch translates.
 //!
 //! ```text
 //!   the port to other nodes is open; to this host, without VLAN tag                      | else: pass
 //!   parse -> key (flow_headers)                                                          | unopened
+//!   to this node, with the port of a virtual address or of masqueraded packets (vips)    | other packets to it: pass
 //!   flow known                                                                           | else: unopened
-//!   hops[source] is another node's or the world's, on this link                          | else: pass
+//!   to a pod: hops[source] is another node's, on this link                               | else: pass
 //!   from here on as packets of a port (ingress), except that MAC addresses are set, not compared
 //!
 //! unopened:
-//!   the answer to a masqueraded packet (world): to a worker
+//!   to a virtual address, or the answer to a masqueraded packet (claim): to a worker
 //!   a SYN without ACK, or a datagram (untranslated)                                      | else: pass
 //!   hops[source] is another node's, on this link; hops[destination] is this node's       | else: pass; a datagram: recorded
 //!   to a worker, as a packet of the port to other nodes
@@ -31,8 +32,9 @@
 use super::super::flow_headers::{ETHERNET, SYN, need};
 use super::super::flow_layout::{cells, key, traffic};
 use super::super::flow_place::Place::{
-    self, Checked, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, FromWorld,
-    Limited, Miss, OnLink, Opens, Pass, Recent, ToWorker, Unlimited, Unwrapped,
+    self, Checked, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, Limited, Miss,
+    NotToNode, Opens, OtherLink, Pass, Recent, ToNodeKnown, ToNodeKnownV6, ToOther, ToOtherV6, ToWorker, Unlimited,
+    Unwrapped,
 };
 use super::super::flow_stack::{ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, HOP_KEY, IS_KNOWN, KEY, OUTER, SLOT, STACK};
 use super::super::flow_steps::find;
@@ -47,7 +49,7 @@ use super::ingress::{count_drop, forward, read_packet};
 use super::next_hops::{hop, kind};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
 use super::untranslated::{self, load_protocol};
-use super::{decapsulation, hop_key, how, world};
+use super::{claim, decapsulation, hop_key, how, vips, world};
 
 /// Where packets of other nodes arrive. It decides how the program checks a packet's source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +60,22 @@ pub(super) enum Entrance {
     Tunnel,
 }
 
+/// The maps that the program reads, besides those of flows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Maps<'a> {
+    /// Next hops ([`next_hops`](super::next_hops)).
+    pub(super) hops: &'a Map,
+    /// Masqueraded packets that were sent ([`sent`](super::sent)).
+    pub(super) sent: &'a Map,
+    /// Datagrams and fragments of which later ones may be the vswitch's ([`untranslated`]).
+    pub(super) records: &'a Map,
+    /// Virtual addresses ([`vips`]).
+    pub(super) vips: &'a Map,
+}
+
 /// Builds the program.
-pub(super) fn instructions(
-    table: &FlowTable,
-    [hops, sent, records]: [&Map; 3],
-    entrance: Entrance,
-) -> Vec<Instruction> {
+pub(super) fn instructions(table: &FlowTable, maps: &Maps<'_>, entrance: Entrance) -> Vec<Instruction> {
+    let &Maps { hops, sent, .. } = maps;
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
     find_port(&mut program, table);
@@ -77,14 +89,31 @@ pub(super) fn instructions(
             decapsulation::find_inner(program, table);
         }
     });
+    if is_link {
+        vips::spare(&mut program, table);
+    }
     find(&mut program, table, |program| {
+        if is_link {
+            program.load(Double, 1, STACK, OUTER);
+            program.jump_if(1, Differs, 0, NotToNode);
+            // No packet to this node is a pod's unless the vswitch translates it. Its source proves nothing.
+            world::is_to_node(program, table, [ToNodeKnownV6, ToNodeKnown], NotToNode);
+            program.jump(Checked);
+            program.place(NotToNode);
+        }
         find_hop(program, hops, KEY + key::SOURCE, [FindSourceV6, FindSource]);
         if is_link {
             decapsulation::check_sender(program);
             program.jump(Checked);
             program.place(Unwrapped);
         }
-        check_source(program, entrance, Some(table));
+        check_source(program, entrance, if is_link { OtherLink } else { Pass });
+        if is_link {
+            program.jump(Checked);
+            program.place(OtherLink);
+            find_hop(program, hops, KEY + key::DESTINATION, [ToOtherV6, ToOther]);
+            world::is_no_pods(program, Pass, Checked);
+        }
         program.place(Checked);
         program.push([Instruction::set(1, 1)]);
         program.store(Double, STACK, 1, IS_KNOWN);
@@ -100,7 +129,7 @@ pub(super) fn instructions(
         program.load(Double, 1, STACK, OUTER);
         program.jump_if(1, Differs, 0, Pass);
     }
-    open(&mut program, table, [hops, sent, records], entrance);
+    open(&mut program, table, maps, entrance);
     program.place(ToWorker);
     load_ends(&mut program);
     need(&mut program, DATA, ETHERNET, Drop);
@@ -136,14 +165,13 @@ fn find_port(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if(2, Differs, how::NODES.cast_signed(), Pass);
 }
 
-/// Jumps to `ToWorker` if the flow is known, for the answer to a masqueraded packet, and for a SYN that opens a connection between pods of another
-/// node and of this one, else to `Pass`. Records a datagram between such pods.
-fn open(program: &mut Assembler<Place>, table: &FlowTable, [hops, sent, records]: [&Map; 3], entrance: Entrance) {
+/// Jumps to `ToWorker` if the flow is known, for packets that [`claim`](claim::claim) takes, and for a SYN that opens a connection between pods of
+/// another node and of this one, else to `Pass`. Records a datagram between such pods.
+fn open(program: &mut Assembler<Place>, table: &FlowTable, maps: &Maps<'_>, entrance: Entrance) {
+    let &Maps { hops, records, .. } = maps;
     program.load(Double, 1, STACK, IS_KNOWN);
     program.jump_if(1, Differs, 0, ToWorker);
-    if entrance == Entrance::Link {
-        world::claim(program, table, [sent, records]);
-    }
+    claim::claim(program, table, maps, entrance);
     load_protocol(program);
     program.jump_if(1, Equal, libc::IPPROTO_UDP, Opens);
     program.load(Word, 1, STACK, CONTROL);
@@ -152,7 +180,7 @@ fn open(program: &mut Assembler<Place>, table: &FlowTable, [hops, sent, records]
     program.jump_if(1, Differs, 0, Pass);
     program.place(Opens);
     find_hop(program, hops, KEY + key::SOURCE, [FindOpeningV6, FindOpening]);
-    check_source(program, entrance, None);
+    check_source(program, entrance, Pass);
     find_hop(program, hops, KEY + key::DESTINATION, [FindOwnV6, FindOwn]);
     program.jump_if(0, Equal, 0, Pass);
     program.load(Word, 1, 0, hop::KIND);
@@ -180,34 +208,21 @@ fn find_hop(program: &mut Assembler<Place>, hops: &Map, address: i16, [v6, store
     hop_key::find(program, hops);
 }
 
-/// Jumps to `Pass` unless the next hop in register 0 is another node's, and on this link. With `answers`, a packet at a link may also come from the
-/// world, over any link, if it is the answer to a masqueraded one.
-fn check_source(program: &mut Assembler<Place>, entrance: Entrance, answers: Option<&FlowTable>) {
-    program.jump_if(0, Equal, 0, Pass);
+/// Jumps to `other` unless the next hop in register 0, which may be 0, is another node's, and at a link on this link.
+fn check_source(program: &mut Assembler<Place>, entrance: Entrance, other: Place) {
+    program.jump_if(0, Equal, 0, other);
     program.load(Word, 1, 0, hop::KIND);
     match entrance {
         Entrance::Link => {
-            if let Some(table) = answers {
-                program.jump_if(1, Equal, kind::LINK.cast_signed(), OnLink);
-                program.jump_if(1, Differs, kind::WORLD.cast_signed(), Pass);
-                world::is_answer(program, table, Pass);
-                // It may come over another link than it would leave: the source proves nothing anyway.
-                program.jump(FromWorld);
-                program.place(OnLink);
-            } else {
-                program.jump_if(1, Differs, kind::LINK.cast_signed(), Pass);
-            }
+            program.jump_if(1, Differs, kind::LINK.cast_signed(), other);
             program.load(Word, 1, 0, hop::INTERFACE);
             program.load(Word, 2, CONTEXT, context::IFINDEX);
-            program.jump_if_register(1, Differs, 2, Pass);
-            if answers.is_some() {
-                program.place(FromWorld);
-            }
+            program.jump_if_register(1, Differs, 2, other);
         }
         // Another node may send through the tunnel although this one reaches it over a link.
         Entrance::Tunnel => {
-            for other in [kind::OWN, kind::NODE, kind::WORLD] {
-                program.jump_if(1, Equal, other.cast_signed(), Pass);
+            for kind in [kind::OWN, kind::NODE, kind::WORLD] {
+                program.jump_if(1, Equal, kind.cast_signed(), other);
             }
         }
     }

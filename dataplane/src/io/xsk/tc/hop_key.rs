@@ -7,27 +7,45 @@ use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 
+/// Stack offset of the address in the key.
+const ADDRESS: i16 = HOP_KEY + 4;
+
 /// Stores the IPv4 address at this offset of the packet in the key of a next hop. Overwrites register 3.
 pub(super) fn store_v4(program: &mut Assembler<Place>, at: i16) {
-    begin_v4(program);
-    program.load(Word, 3, DATA, at);
-    program.store(Word, STACK, 3, HOP_KEY + 16);
+    store_mapped(program, at, ADDRESS);
 }
 
 /// Stores the IPv6 address at this offset of the packet in the key of a next hop. Overwrites register 3.
 pub(super) fn store_v6(program: &mut Assembler<Place>, at: i16) {
+    store_whole(program, at, ADDRESS);
+}
+
+/// Stores the IPv4 address at offset `at` of the packet in its mapped form, 16 bytes, at the stack offset `to`. Overwrites register 3.
+pub(super) fn store_mapped(program: &mut Assembler<Place>, at: i16, to: i16) {
+    begin_mapped(program, to);
+    program.load(Word, 3, DATA, at);
+    program.store(Word, STACK, 3, to + 12);
+}
+
+/// Stores the IPv6 address at offset `at` of the packet at the stack offset `to`. Overwrites register 3.
+pub(super) fn store_whole(program: &mut Assembler<Place>, at: i16, to: i16) {
     for word in [0, 4, 8, 12] {
         program.load(Word, 3, DATA, at + word);
-        program.store(Word, STACK, 3, HOP_KEY + 4 + word);
+        program.store(Word, STACK, 3, to + word);
     }
 }
 
 /// Stores what precedes an IPv4 address in the key of a next hop. Overwrites register 3.
 pub(super) fn begin_v4(program: &mut Assembler<Place>) {
+    begin_mapped(program, ADDRESS);
+}
+
+/// Stores the first 12 bytes of an IPv4 address in its mapped form at the stack offset `to`. Overwrites register 3.
+fn begin_mapped(program: &mut Assembler<Place>, to: i16) {
     program.push([Instruction::set(3, 0)]);
-    program.store(Double, STACK, 3, HOP_KEY + 4);
+    program.store(Double, STACK, 3, to);
     program.push([Instruction::set(3, i32::from_ne_bytes([0, 0, 0xff, 0xff]))]);
-    program.store(Word, STACK, 3, HOP_KEY + 12);
+    program.store(Word, STACK, 3, to + 8);
 }
 
 /// Looks the next hop of the address in the key up. Register 0 becomes the hop's address, or 0 without a hop.

@@ -34,6 +34,7 @@ mod attached;
 mod attachment;
 mod away;
 mod checksum;
+mod claim;
 mod config;
 mod decapsulation;
 mod deliver;
@@ -55,6 +56,7 @@ mod slow_path;
 mod to_nodes;
 mod trunk;
 mod untranslated;
+mod vips;
 mod vxlan;
 mod world;
 
@@ -91,6 +93,7 @@ use paths::Paths;
 use pins::Pins;
 use port_slots::PortSlots;
 use trunk::Trunk;
+use vips::Vips;
 
 /// Numbers in the cells of a slot that tell the programs how to send packets out of the port's interface.
 mod how {
@@ -121,6 +124,7 @@ pub struct TcDatapath {
     ports: PortSlots,
     programs: Programs,
     paths: Paths,
+    vips: Vips,
     trunk: Trunk,
     /// Inode number of the network namespace of the trunk and the ports. `None` if it cannot be read.
     namespace: Option<u64>,
@@ -171,7 +175,8 @@ impl TcDatapath {
             // Programs of a process with other maps would go on with its flows.
             remove_node_programs().map_err(failed("remove programs at links to other nodes"))?;
         }
-        let paths = Paths::new(name, &table, hops, [&sent, &records])?;
+        let vips = Vips::new(folder).map_err(failed("make the map of virtual addresses"))?;
+        let paths = Paths::new(name, &table, hops, [&sent, &records, &vips.map])?;
         let known = table.half_cell(cells::TRUNK).load(Ordering::SeqCst);
         let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
         let (namespace, stays) = (namespace::network_namespace(), AtomicBool::new(false));
@@ -179,8 +184,21 @@ impl TcDatapath {
         let grace = nanoseconds(config.away.grace);
         let (heartbeat, begun) = (OnceLock::new(), Mutex::new(table.begun()));
         let heart_rests = AtomicBool::new(false);
-        let datapath =
-            Self { table, ports, programs, paths, trunk, namespace, pins, stays, grace, heartbeat, heart_rests, begun };
+        let datapath = Self {
+            table,
+            ports,
+            programs,
+            paths,
+            vips,
+            trunk,
+            namespace,
+            pins,
+            stays,
+            grace,
+            heartbeat,
+            heart_rests,
+            begun,
+        };
         datapath.configure(config);
         Ok(Arc::new(datapath))
     }

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 use super::TcDatapath;
 use super::filter::{self, Filter};
-use super::from_nodes::{self, Entrance};
+use super::from_nodes::{self, Entrance, Maps};
 use super::next_hops::{NextHops, NodeHop, TunnelEnd};
 use crate::io::FlowSlot;
 use crate::io::xsk::bpf::Hook;
@@ -49,16 +49,11 @@ impl Paths {
         name: &str,
         table: &FlowTable,
         hops: NextHops,
-        [sent, records]: [&Map; 2],
+        [sent, records, vips]: [&Map; 3],
     ) -> Result<Self, XskError> {
-        let load = |entrance| {
-            super::load(
-                name,
-                Hook::TcIngress,
-                NAME,
-                &from_nodes::instructions(table, [&hops.map, sent, records], entrance),
-            )
-        };
+        let maps = Maps { hops: &hops.map, sent, records, vips };
+        let load =
+            |entrance| super::load(name, Hook::TcIngress, NAME, &from_nodes::instructions(table, &maps, entrance));
         let (at_links, at_tunnel) = (load(Entrance::Link)?, load(Entrance::Tunnel)?);
         Ok(Self { at_links, at_tunnel, state: Mutex::new(State { hops, filters: None }) })
     }

@@ -22,7 +22,7 @@ use crate::io::xsk::error::XskError;
 use crate::io::xsk::namespace;
 
 /// The version of the layout in `flow_layout.rs` and of the map of ports. Increment it with each change.
-const LAYOUT: u32 = 7;
+const LAYOUT: u32 = 8;
 
 /// The folder of pins of one network namespace.
 #[derive(Debug)]

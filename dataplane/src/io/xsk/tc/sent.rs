@@ -17,12 +17,14 @@ use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, TYPE_V6, UDP, nee
 use super::super::flow_place::Place::{self, Remembered, SentEcho, SentFragment, SentKey, SentV6, SentV6Ports};
 use super::super::flow_stack::{DATA, SENT_KEY, STACK};
 use super::super::flow_steps::look_up;
+use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::Add;
-use super::super::instruction::Test::{Differs, Equal, Shares};
+use super::super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
 use super::super::instruction::Width::{Byte, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::{MAP_LRU_HASH, Map, MapKind};
 use super::abi::function;
+use super::world;
 use crate::io::xsk::small_size;
 
 /// Number of records, about 100 bytes each: several times the source ports of one destination.
@@ -67,9 +69,9 @@ pub(super) fn records(folder: Option<&Path>) -> io::Result<Map> {
     Map::at(&kind, folder.map(|folder| folder.join(kind.name)).as_deref())
 }
 
-/// Records the packet, whose destination is in the key of a next hop. Packets that have no answers of their own are not recorded: other fragments
-/// than the first, and ICMP other than echo requests. Overwrites registers 0 to 5.
-pub(super) fn remember(program: &mut Assembler<Place>, records: &Map, sender: Sender) {
+/// Records the packet, whose destination is in the key of a next hop, if its source port is one of masqueraded packets. Packets that have no answers of
+/// their own are not recorded: other fragments than the first, and ICMP other than echo requests. Overwrites registers 0 to 5.
+pub(super) fn remember(program: &mut Assembler<Place>, table: &FlowTable, records: &Map, sender: Sender) {
     const TRANSPORT: i16 = HEADER + 20;
     const TRANSPORT_V6: i16 = HEADER + 40;
     program.load(Short, 3, DATA, 12);
@@ -104,6 +106,13 @@ pub(super) fn remember(program: &mut Assembler<Place>, records: &Map, sender: Se
     // The identifier, and no port of the world.
     program.push([Instruction::copy(4, 0), Instruction::set(5, 0)]);
     program.place(SentKey);
+    program.push(world::own_cell(1, table));
+    program.push([Instruction::copy(2, 4)]);
+    program.swap_short(2);
+    program.load(Short, 0, 1, world::FIRST_PORT);
+    program.jump_if_register(2, Less, 0, Remembered);
+    program.load(Short, 0, 1, world::LAST_PORT);
+    program.jump_if_register(2, Greater, 0, Remembered);
     program.store(Word, STACK, 3, PROTOCOL);
     program.store(Short, STACK, 5, WORLD_PORT);
     program.store(Short, STACK, 4, NODE_PORT);

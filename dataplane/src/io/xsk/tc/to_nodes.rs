@@ -3,21 +3,22 @@
 //! ```text
 //!   hop = hops[destination]: another node's pods, and the packet or each of its segments fits   | else: indirect
 //!   on a link: return bpf_redirect_neigh(hop.interface, hop.neighbor)
-//!   the world, and the packet is masqueraded: return bpf_redirect_neigh(hop.interface), by the kernel's route
+//!   the world, and the source is no pod's (masquerading, a Service): return bpf_redirect_neigh(hop.interface), by the kernel's route
 //!   behind the tunnel: add the headers and send the packet over the link (encapsulation), or
 //!                      bpf_skb_set_tunnel_key(hop.tunnel); return bpf_redirect(hop.interface)    | the helper fails: indirect
 //!
 //! indirect: return bpf_redirect(the host port's interface)
 //! ```
 //!
-//! The node's kernel has the same ways as routes. It gets what does not fit, and answers it, except masqueraded packets, which it drops.
+//! The node's kernel has the same ways as routes. It gets what does not fit, and answers it, except packets from its own addresses, which it drops.
 //!
 //! Only TCP and UDP take the way to nodes. The replies to other packets pass the node's kernel, whose connection tracking must see both
 //! directions of them: an echo reply without its request is invalid there. To the world go all protocols, as their replies are the pods'.
 
 use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, TYPE_V4, TYPE_V6, need};
 use super::super::flow_place::Place::{
-    self, Described, End, FindHop, HasHeader, HasProtocol, Indirect, ToNodes, ToNodesV6, ToWorld, Transport, Tunneled,
+    self, Described, End, FindHop, FromVip, HasHeader, HasProtocol, Indirect, ToNodes, ToNodesV6, ToWorld, ToWorldNow,
+    Transport, Tunneled,
 };
 use super::super::flow_stack::{AT, CONTEXT, DATA, STACK};
 use super::super::flow_table::FlowTable;
@@ -82,8 +83,12 @@ pub(super) fn send(
     program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
     program.jump(End);
     program.place(ToWorld);
-    world::is_masqueraded(program, table, Indirect);
-    sent::remember(program, sent, sender);
+    world::is_from_node(program, table, FromVip);
+    sent::remember(program, table, sent, sender);
+    program.jump(ToWorldNow);
+    program.place(FromVip);
+    world::is_from_vip(program, hops, Indirect, ToWorldNow);
+    program.place(ToWorldNow);
     program.load(Word, 1, AT, hop::INTERFACE);
     program.push([2, 3, 4].map(|register| Instruction::set(register, 0)));
     program.push([Instruction::call(function::REDIRECT_NEIGH)]);

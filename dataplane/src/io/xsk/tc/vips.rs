@@ -1,0 +1,150 @@
+//! The virtual addresses of Services and host ports whose packets the programs take where packets of other nodes and of the world arrive.
+//!
+//! ```text
+//!   client --> node:30080 --> [from_nodes] at the card: no flow; vips[protocol, port, address] exists --> worker: backend, policy, session
+//!                                          `- a flow is known --> rewritten, to the pod
+//!   client <-- node:30080 <-- [to_nodes]   <-- flow known, or worker <-- pod
+//! ```
+//!
+//! A virtual address may be one of the node's. So most packets to the node are none of the vswitch's, and should cost little: a bit per port number
+//! tells whether any virtual address has it. The bits are never cleared, since connections to a removed Service go on.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+use super::super::flow_layout::{cells, key};
+use super::super::flow_place::Place::{self, NoMasquerade, Pass, Spared, ToNode, ToNodeV6};
+use super::super::flow_stack::{KEY, STACK, VIP_KEY};
+use super::super::flow_steps::look_up;
+use super::super::flow_table::FlowTable;
+use super::super::instruction::Operation::{Add, And, ShiftRight};
+use super::super::instruction::Test::{Differs, Equal, Greater, Less};
+use super::super::instruction::Width::{Byte, Short, Word};
+use super::super::instruction::{Assembler, Instruction};
+use super::super::map::{MAP_HASH, Map, MapKind, NO_PREALLOC};
+use super::super::netlink::mapped;
+use super::{sent, world};
+use crate::Vip;
+use crate::io::xsk::small_size;
+
+/// Maximum number of virtual addresses. A node port, 2,768 of which are usual, has one for each of the node's addresses.
+const VIPS: u32 = 1 << 16;
+
+/// A key of the map: the protocol's number (4 bytes in host order), 2 zeros, the port in network order, and the address, in its mapped form for IPv4.
+type Key = [u8; 24];
+
+/// Stack offset of the address in the key.
+pub(super) const ADDRESS: i16 = VIP_KEY + 8;
+
+/// The map of virtual addresses, and the process's copy of its keys.
+#[derive(Debug)]
+pub(super) struct Vips {
+    pub(super) map: Map,
+    known: Mutex<BTreeSet<Key>>,
+}
+
+impl Vips {
+    /// Opens the map that is pinned in a folder with its contents, or creates it empty. Without a folder, the map is not pinned.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn new(folder: Option<&Path>) -> io::Result<Self> {
+        let kind = MapKind {
+            kind: MAP_HASH,
+            name: "bulkhead_vips",
+            key_size: small_size::<Key>(),
+            value_size: small_size::<u32>(),
+            entries: VIPS,
+            flags: NO_PREALLOC,
+        };
+        let map = Map::at(&kind, folder.map(|folder| folder.join(kind.name)).as_deref())?;
+        let mut known = BTreeSet::new();
+        map.for_each(|key, _| known.extend(key.first_chunk().copied()))?;
+        Ok(Self { map, known: Mutex::new(known) })
+    }
+
+    /// Replaces the virtual addresses.
+    ///
+    /// # Errors
+    /// The kernel's error, for example if the map is full. Obsolete addresses are removed first, and the programs take packets to a part of the new ones.
+    pub(super) fn replace(&self, table: &FlowTable, wanted: impl IntoIterator<Item = Vip>) -> io::Result<()> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted: BTreeSet<Key> = wanted.into_iter().inspect(|vip| set_port(table, vip.port)).map(key_of).collect();
+        let gone: Vec<Key> = known.difference(&wanted).copied().collect();
+        for key in gone {
+            self.map.remove(&key)?;
+            known.remove(&key);
+        }
+        for key in wanted {
+            if !known.contains(&key) {
+                self.map.insert(&key, &[0; size_of::<u32>()])?;
+                known.insert(key);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn key_of(vip: Vip) -> Key {
+    let mut key = [0; size_of::<Key>()];
+    key[..4].copy_from_slice(&u32::from(vip.protocol).to_ne_bytes());
+    key[6..8].copy_from_slice(&vip.port.to_be_bytes());
+    key[8..].copy_from_slice(&mapped(vip.address));
+    key
+}
+
+/// Sets the bit of a port number.
+fn set_port(table: &FlowTable, port: u16) {
+    let mut bits = [0_u8; 4];
+    bits[usize::from(port / 8 % 4)] = 1 << (port % 8);
+    table.half_cell(cells::VIP_PORTS + i32::from(port / 32) * 4).fetch_or(u32::from_ne_bytes(bits), Ordering::SeqCst);
+}
+
+/// Jumps to `otherwise` unless a virtual address has, or had, the port in register 4, in host order. Overwrites registers 1 to 3.
+fn has_port(program: &mut Assembler<Place>, table: &FlowTable, otherwise: Place) {
+    program.push([Instruction::copy(2, 4), Instruction::copy(3, 4)]);
+    // The verifier does not know the bounds of a swapped number.
+    program.apply(And, 2, 0xffff);
+    program.apply(ShiftRight, 2, 3);
+    program.push(Instruction::value(1, &table.cells, cells::VIP_PORTS));
+    program.apply_register(Add, 1, 2);
+    program.load(Byte, 2, 1, 0);
+    program.apply(And, 3, 7);
+    program.apply_register(ShiftRight, 2, 3);
+    program.apply(And, 2, 1);
+    program.jump_if(2, Equal, 0, otherwise);
+}
+
+/// Jumps to `found` if the key of a record ([`sent`]) has protocol and port of a virtual address, whose address is at [`ADDRESS`], else to `otherwise`.
+/// Register 4 has the port in host order. Overwrites registers 0 to 5.
+pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable, vips: &Map, [found, otherwise]: [Place; 2]) {
+    has_port(program, table, otherwise);
+    program.load(Word, 2, STACK, sent::PROTOCOL);
+    program.store(Word, STACK, 2, VIP_KEY);
+    program.push([Instruction::set(2, 0)]);
+    program.store(Short, STACK, 2, VIP_KEY + 4);
+    program.load(Short, 2, STACK, sent::NODE_PORT);
+    program.store(Short, STACK, 2, VIP_KEY + 6);
+    look_up(program, vips, VIP_KEY);
+    program.jump_if(0, Differs, 0, found);
+    program.jump(otherwise);
+}
+
+/// Jumps to `Pass` with packets to this node that are neither to a virtual address nor answers to masqueraded ones. Spares most of the node's own
+/// packets the look-up of a flow. Overwrites registers 1 to 4.
+pub(super) fn spare(program: &mut Assembler<Place>, table: &FlowTable) {
+    world::is_to_node(program, table, [ToNodeV6, ToNode], Spared);
+    program.load(Short, 4, STACK, KEY + key::PORTS + 2);
+    program.swap_short(4);
+    program.load(Short, 2, 1, world::FIRST_PORT);
+    program.jump_if_register(4, Less, 2, NoMasquerade);
+    program.load(Short, 2, 1, world::LAST_PORT);
+    program.jump_if_register(4, Greater, 2, NoMasquerade);
+    program.jump(Spared);
+    program.place(NoMasquerade);
+    has_port(program, table, Pass);
+    program.place(Spared);
+}

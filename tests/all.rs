@@ -73,6 +73,7 @@ mod e2e_nftables_run;
 mod e2e_node_checks;
 mod e2e_node_mtu;
 mod e2e_node_paths;
+mod e2e_node_port;
 mod e2e_node_ports;
 mod e2e_node_probes;
 mod e2e_nodes;

@@ -157,6 +157,10 @@ pub(crate) enum NodesRow {
     Latency,
     /// TCP from a pod to a machine outside, which sees the node: bulk, and the rate of new connections
     World,
+    /// TCP from a machine outside to a pod through a node port: bulk, and the rate of new connections
+    NodePort,
+    /// TCP and small datagrams from a machine outside to the node itself, with and without the vswitch
+    Card,
 }
 
 /// `bulkhead-bench nodes`.

@@ -7,10 +7,10 @@
 
 mod flows;
 mod kernel;
+mod outside;
 mod pair;
 mod throughput;
 mod vswitch;
-mod world;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,13 +57,15 @@ impl Bench {
     }
 }
 
-const ROWS: [Row<NodesRow, Bench>; 6] = [
+const ROWS: [Row<NodesRow, Bench>; 8] = [
     (NodesRow::Route, "route", throughput::route),
     (NodesRow::Tunnel, "tunnel", throughput::tunnel),
     (NodesRow::Connect, "connect", flows::connect),
     (NodesRow::Datagrams, "datagrams", flows::datagrams),
     (NodesRow::Latency, "latency", flows::latency),
-    (NodesRow::World, "world", world::world),
+    (NodesRow::World, "world", outside::world),
+    (NodesRow::NodePort, "node-port", outside::node_port),
+    (NodesRow::Card, "card", outside::card),
 ];
 
 /// Measures the chosen rows and prints them. The exit code is 0 also if a goal is missed.

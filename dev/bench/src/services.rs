@@ -83,6 +83,50 @@ pub(crate) fn nftables(sink: &str) -> String {
     )
 }
 
+/// Returns a Service with these ports as node ports, whose endpoint is a pod of this node, and its slice.
+pub(crate) fn node_ports(sink: &str, node: u8) -> String {
+    let [ports, of_slice] = [true, false].map(|is_service| {
+        let one = |port: &u16| {
+            let more = if is_service { format!(", nodePort: {port}") } else { String::new() };
+            format!("{{name: p{port}, port: {port}{more}}}")
+        };
+        PORTS.iter().map(one).collect::<Vec<_>>().join(", ")
+    });
+    format!(
+        "---\n{{apiVersion: v1, kind: Service, metadata: {{name: sinks, namespace: x}}, \
+         spec: {{type: NodePort, clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ports: [{ports}]}}}}\n\
+         ---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, metadata: {{name: sinks, \
+         namespace: x, labels: {{kubernetes.io/service-name: sinks}}}}, ports: [{of_slice}], \
+         endpoints: [{{addresses: [{sink}], nodeName: node-{node}, conditions: {{ready: true}}}}]}}\n"
+    )
+}
+
+/// Returns the same node ports at this address as nftables rules like kube-proxy's: it masquerades all connections from outside, so that the answers
+/// come back from any node.
+pub(crate) fn node_port_rules(node: &str, sink: &str) -> String {
+    let (mut chains, mut elements) = (String::new(), Vec::new());
+    for port in PORTS {
+        // Writing to a String cannot fail.
+        let _ = write!(
+            chains,
+            "  chain endpoint-{port} {{\n    ip saddr {sink} jump mark-for-masquerade\n    meta l4proto tcp dnat to {sink}:{port}\n  }}\n  \
+             chain service-{port} {{\n    ip daddr 10.96.0.1 tcp dport {port} ip saddr != 10.244.0.0/16 jump mark-for-masquerade\n    \
+             numgen random mod 1 vmap {{ 0 : goto endpoint-{port} }}\n  }}\n  \
+             chain external-{port} {{\n    jump mark-for-masquerade\n    goto service-{port}\n  }}\n"
+        );
+        elements.push(format!("tcp . {port} : goto external-{port}"));
+    }
+    format!(
+        "table ip kube-proxy {{\n  chain mark-for-masquerade {{\n    mark set mark or 0x4000\n  }}\n{chains}  \
+         map service-nodeports {{\n    type inet_proto . inet_service : verdict\n    elements = {{ {} }}\n  }}\n  \
+         chain services {{\n    ip daddr {{ {node} }} meta l4proto . th dport vmap @service-nodeports\n  }}\n  \
+         chain nat-prerouting {{\n    type nat hook prerouting priority dstnat\n    jump services\n  }}\n  \
+         chain nat-postrouting {{\n    type nat hook postrouting priority srcnat\n    \
+         mark & 0x4000 == 0 return\n    mark set mark xor 0x4000\n    masquerade fully-random\n  }}\n}}\n",
+        elements.join(", ")
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
 //! The kernel's ways between pods of two nodes.
 
 use super::pair::{Node, Way, node_address, pod_address, pod_block};
+use crate::services;
 use crate::testbed::folder::Folder;
 use crate::testbed::programs::run;
 
@@ -47,6 +48,15 @@ pub(super) fn route(node: &Node) -> anyhow::Result<()> {
 pub(super) fn masquerade(node: &Node) -> anyhow::Result<()> {
     route(node)?;
     load(node, MASQUERADE)
+}
+
+/// Makes the node's kernel the router of its pod, and leads node ports to the pod as kube-proxy does.
+///
+/// # Errors
+/// If a command fails.
+pub(super) fn node_port(node: &Node) -> anyhow::Result<()> {
+    route(node)?;
+    load(node, &services::node_port_rules(&node_address(node.number), &pod_address(node.number)))
 }
 
 /// Connects the pod as Flannel's VXLAN back end does: a bridge, a VXLAN interface with static neighbours, and nftables rules.

@@ -28,6 +28,23 @@ pub(super) enum Way {
     KernelMasquerade,
     /// From a pod to a machine outside that sees the node's address: Bulkhead with `masquerade: true`.
     Masquerade,
+    /// From a machine outside to a pod through a node port: the kernel's routing with rules of nftables like kube-proxy's.
+    KernelNodePort,
+    /// From a machine outside to a pod through a node port: Bulkhead.
+    NodePort,
+    /// From a machine outside to a node without Bulkhead.
+    Alone,
+    /// From a machine outside to the node itself on which Bulkhead serves node ports.
+    Beside,
+}
+
+/// The end of the wire that is no node, but a machine outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outside {
+    /// The client's.
+    Client,
+    /// The sink's.
+    Sink,
 }
 
 impl Way {
@@ -40,19 +57,32 @@ impl Way {
             Self::Tunnel => "the vswitch's tunnel",
             Self::KernelMasquerade => "masquerading by nftables",
             Self::Masquerade => "the vswitch's masquerading",
+            Self::KernelNodePort => "kube-proxy's rules",
+            Self::NodePort => "the vswitch's node port",
+            Self::Alone => "a node without vswitch",
+            Self::Beside => "a node with a vswitch",
         }
     }
 
-    /// Whether the sink is a machine that sees the first node's address instead of the pod's.
-    pub(super) const fn is_to_world(self) -> bool {
-        matches!(self, Self::KernelMasquerade | Self::Masquerade)
+    /// Returns which end is a machine outside. `None` if both are nodes.
+    const fn outside(self) -> Option<Outside> {
+        match self {
+            Self::KernelMasquerade | Self::Masquerade => Some(Outside::Sink),
+            Self::KernelNodePort | Self::NodePort | Self::Alone | Self::Beside => Some(Outside::Client),
+            Self::Routing | Self::Flannel | Self::Route | Self::Tunnel => None,
+        }
+    }
+
+    /// Whether the vswitch masquerades.
+    pub(super) const fn masquerades(self) -> bool {
+        matches!(self, Self::Masquerade | Self::NodePort | Self::Beside)
     }
 
     /// Returns the MTU of the pods in bytes. A tunnel's outer headers take 50 bytes.
     pub(super) const fn mtu(self) -> u16 {
         match self {
-            Self::Routing | Self::Route | Self::KernelMasquerade | Self::Masquerade => 1_500,
             Self::Flannel | Self::Tunnel => 1_450,
+            _ => 1_500,
         }
     }
 }
@@ -165,17 +195,19 @@ impl Pair {
             match way {
                 Way::Routing => kernel::route(node)?,
                 Way::Flannel => kernel::flannel(node)?,
-                // The second node is the world.
-                _ if way.is_to_world() && node.number == 2 => {
+                _ if way.outside() == Some(Outside::Client) && node.number == 1 => {}
+                _ if way.outside() == Some(Outside::Sink) && node.number == 2 => {
                     node.netns.ip_lines(&[format!("addr add {WORLD}/32 dev card")])?;
                 }
                 Way::KernelMasquerade => kernel::masquerade(node)?,
-                Way::Route | Way::Tunnel | Way::Masquerade => {
+                Way::KernelNodePort => kernel::node_port(node)?,
+                Way::Alone => {}
+                Way::Route | Way::Tunnel | Way::Masquerade | Way::NodePort | Way::Beside => {
                     node.vswitch = Some(vswitch::launch(node, way, program, cores)?);
                 }
             }
         }
-        if way.is_to_world() {
+        if way.outside() == Some(Outside::Sink) {
             pair.nodes[0].netns.ip_lines(&[format!("route add {WORLD} dev card")])?;
         }
         for vswitch in pair.nodes.iter_mut().filter_map(|node| node.vswitch.as_mut()) {
@@ -185,19 +217,26 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Returns the client pod's namespace.
-    pub(super) const fn client(&self) -> &Netns {
-        &self.nodes[0].pod
+    /// Returns the client's namespace: that of the first pod, or of the machine outside.
+    pub(super) fn client(&self) -> &Netns {
+        let [first, _] = &self.nodes;
+        if self.way.outside() == Some(Outside::Client) { &first.netns } else { &first.pod }
     }
 
-    /// Returns the sink's namespace: that of the second pod, or of the world.
-    pub(super) const fn sink(&self) -> &Netns {
-        if self.way.is_to_world() { &self.nodes[1].netns } else { &self.nodes[1].pod }
+    /// Returns the sink's namespace: that of the second pod, of the machine outside, or of the second node.
+    pub(super) fn sink(&self) -> &Netns {
+        let [_, second] = &self.nodes;
+        let is_pod = self.way.outside() != Some(Outside::Sink) && !matches!(self.way, Way::Alone | Way::Beside);
+        if is_pod { &second.pod } else { &second.netns }
     }
 
-    /// Returns the sink's address.
+    /// Returns the address to which the client connects.
     pub(super) fn address(&self) -> String {
-        if self.way.is_to_world() { WORLD.to_owned() } else { pod_address(self.nodes[1].number) }
+        match self.way.outside() {
+            Some(Outside::Sink) => WORLD.to_owned(),
+            Some(Outside::Client) => node_address(self.nodes[1].number),
+            None => pod_address(self.nodes[1].number),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::pair::{Node, Way, node_address, pod_address, pod_block};
+use crate::services;
 use crate::testbed::folder::Folder;
 use crate::testbed::vswitch::Vswitch;
 
@@ -24,7 +25,9 @@ pub(super) fn launch(node: &Node, way: Way, program: &Path, cores: &[usize]) -> 
         format!("route add default via {GATEWAY}"),
     ])?;
     let folder = Folder::new()?;
-    folder.write("state.yaml", &state())?;
+    let node_ports =
+        if way == Way::NodePort { services::node_ports(&pod_address(node.number), node.number) } else { String::new() };
+    folder.write("state.yaml", &(state() + &node_ports))?;
     // Each node has its own sessions, and no pins, so that nothing of a previous node is adopted.
     let sessions = folder.mount("tmpfs")?.join("sessions");
     folder.write("config.yaml", &configuration(node.number, way, cores, &sessions))?;
@@ -60,7 +63,7 @@ fn configuration(number: u8, way: Way, cores: &[usize], sessions: &Path) -> Stri
          routes: [{{prefix: 0.0.0.0/0, port: host}}]\nports:\n  \
          - {{kind: pod, pod: x/pod-{number}, interface: veth0}}\n  \
          - {{kind: host, interface: bh-host, peer: bh-node, create: {{mtu: {}}}}}\n",
-        way.is_to_world(),
+        way.masquerades(),
         sessions.display(),
         way.mtu()
     )

@@ -145,7 +145,7 @@ fn the_configurations_load_and_what_they_name_is_mounted_and_probed() {
         let errors = String::from_utf8_lossy(&output.stderr);
         // 0 or 1, as this machine may be unable to run the configuration; 2 would mean that it is invalid.
         assert!(matches!(output.status.code(), Some(0 | 1)), "{errors}");
-        let misspelt = scratch("misspelt.yaml", &configuration(objects).replace("ports:", "port:"));
+        let misspelt = scratch("misspelt.yaml", &configuration(objects).replace("state:", "stat:"));
         let output = bulkhead(&["run", "--config", &misspelt, "--node", "node-1", "--check"]);
         assert_eq!(output.status.code(), Some(2));
     }

@@ -35,7 +35,7 @@ fn story(options: Options, config: &str) -> Value {
 #[test]
 fn generic_mode_forwards_like_the_drivers() {
     require!("iperf3", "ping", "ss");
-    story(Options::default(), "mode: skb");
+    story(Options::default(), "xdp_mode: skb");
 }
 
 #[test]

@@ -43,6 +43,7 @@ pub struct Snapshot {
     services: Option<Arc<Services>>,
     /// How pods' connections to external networks get the node's address. `None` without masquerading.
     masquerade: Option<Arc<Masquerade>>,
+    tunnel_port: Option<u16>,
 }
 
 /// The reason why a snapshot was rejected. The current one stays in force.
@@ -129,6 +130,7 @@ impl Snapshot {
             tells_unreachable: false,
             services: None,
             masquerade: None,
+            tunnel_port: None,
         };
         snapshot.check_references()?;
         snapshot.find_owners()?;
@@ -194,6 +196,18 @@ impl Snapshot {
     /// Returns the masquerading configuration. `None` if pods keep their addresses.
     pub fn masquerade(&self) -> Option<&Masquerade> {
         self.masquerade.as_deref()
+    }
+
+    /// Sets the UDP port of the tunnel between nodes, to which pods may not send over the host port or the uplink. `None` without a tunnel.
+    #[must_use]
+    pub const fn with_tunnel_port(mut self, port: Option<u16>) -> Self {
+        self.tunnel_port = port;
+        self
+    }
+
+    /// Returns the UDP port of the tunnel between nodes. `None` without a tunnel.
+    pub const fn tunnel_port(&self) -> Option<u16> {
+        self.tunnel_port
     }
 
     /// Whether denials by rules of this origin are reported to the sender.

@@ -55,11 +55,21 @@ struct Refused {
     is_policy: bool,
 }
 
+/// How packets leave the node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ways {
+    /// The configured routes.
+    pub routes: Vec<RouteEntry>,
+    /// The UDP port of the tunnel to other nodes. `None` without a tunnel.
+    pub tunnel_port: Option<u16>,
+}
+
 #[derive(Debug)]
 struct Inner {
     policy: Policy,
     ports: Vec<PortView>,
     routes: Vec<RouteEntry>,
+    tunnel_port: Option<u16>,
     answers: Answers,
     ids: Ids,
     refused: Option<Refused>,
@@ -85,7 +95,8 @@ impl Inner {
         let masquerade = self.policy.masquerade.clone();
         let snapshot = view.snapshot(generation, &mut self.ids)?;
         let snapshot = snapshot.telling_unreachable(self.answers.unreachable == Denied::Refuse);
-        Ok(snapshot.with_services(self.services.clone()).with_masquerade(masquerade))
+        let snapshot = snapshot.with_services(self.services.clone()).with_masquerade(masquerade);
+        Ok(snapshot.with_tunnel_port(self.tunnel_port))
     }
 }
 
@@ -112,7 +123,7 @@ impl Composer {
         policy: Policy,
         services: Option<Arc<Services>>,
         ports: Vec<PortView>,
-        routes: Vec<RouteEntry>,
+        Ways { routes, tunnel_port }: Ways,
         answers: Answers,
         flow_cache: Option<Arc<dyn KernelFlows>>,
         takeover: Takeover,
@@ -122,6 +133,7 @@ impl Composer {
             policy,
             ports,
             routes,
+            tunnel_port,
             answers,
             ids: Ids::default(),
             refused: None,
@@ -442,7 +454,8 @@ mod tests {
     const B: (&str, &str) = ("b", "10.1.0.2");
 
     fn composer() -> Composer {
-        Composer::new(policy(&[A]), None, vec![port("x/a", 1500)], Vec::new(), SILENT, None, Takeover::NONE).unwrap()
+        Composer::new(policy(&[A]), None, vec![port("x/a", 1500)], Ways::default(), SILENT, None, Takeover::NONE)
+            .unwrap()
     }
 
     /// Returns the generation in force, and whether it has this pod.
@@ -628,7 +641,7 @@ mod tests {
         let ports = vec![port("x/a", 1500), port("x/b", 1500), uplink];
         let flows: Arc<dyn KernelFlows> = cache.clone();
         let (first, takeover) = (policy(&[A, B]), Takeover::NONE);
-        let composer = Composer::new(first, None, ports, Vec::new(), SILENT, Some(flows), takeover).unwrap();
+        let composer = Composer::new(first, None, ports, Ways::default(), SILENT, Some(flows), takeover).unwrap();
         let ended = || -> Vec<String> {
             let ended = std::mem::take(&mut *cache.ended.lock().unwrap());
             ended.into_iter().map(|id| composer.name_of(id).unwrap().to_string()).collect()

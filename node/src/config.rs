@@ -19,6 +19,7 @@ mod file;
 mod hubble;
 mod journal;
 mod masquerade;
+mod mode;
 mod node_ranges;
 mod ports;
 mod sessions;
@@ -38,7 +39,9 @@ use ipnet::IpNet;
 use super::log::LogConfig;
 use super::state::Judging;
 pub(super) use check::{check_interface, parse_mac};
-pub(crate) use datapath::{Attach, DEFAULT_PINS, Dataplane, EngineName, Mode, NftablesConfig, Pins, SlowPathConfig};
+pub(crate) use datapath::{
+    Attach, DEFAULT_PINS, Dataplane, EngineName, NftablesConfig, Pins, SlowPathConfig, XdpModeName,
+};
 pub(crate) use encapsulation::{Encapsulation, EncapsulationMode, Probing};
 pub(crate) use error::{ConfigError, ConfigErrors};
 pub(crate) use hubble::{HubbleConfig, TlsFiles};
@@ -64,7 +67,7 @@ pub(crate) struct Config {
     /// The hook at which the vswitch takes packets from interfaces: tc or XDP.
     pub attach: Attach,
     /// The mode of the XDP programs, with [`Attach::Xdp`]: driver or generic.
-    pub mode: Mode,
+    pub xdp_mode: XdpModeName,
     /// Whether the kernel forwards packets of established sessions, without a worker.
     pub flow_cache: bool,
     /// The maximum time that the kernel forwards a flow without a worker seeing one of its packets.
@@ -236,7 +239,8 @@ impl Config {
     }
 
     fn parse_for(node: Option<&str>, file: &str, text: &str, folder: &Path) -> Result<Self, ConfigErrors> {
-        let written = file::parse(file, text).map_err(|error| ConfigErrors(vec![error]))?;
+        let mut written = file::parse(file, text).map_err(|error| ConfigErrors(vec![error]))?;
+        mode::fill(&mut written);
         check::check(file, folder, node, &written)
     }
 
@@ -268,9 +272,20 @@ impl Config {
         self.created_host.as_ref().filter(|_| self.uplink().is_none())
     }
 
+    /// Returns the UDP port of the tunnel to other nodes. `None` if the configuration has no tunnel.
+    pub(crate) fn tunnel_port(&self) -> Option<u16> {
+        let has_tunnel = self.host_to_nodes().is_some() && self.encapsulation.mode != EncapsulationMode::Never;
+        has_tunnel.then_some(self.encapsulation.port)
+    }
+
     /// Whether the kernel's programs masquerade over the card that the node's kernel keeps.
     pub(crate) fn masquerades_at_card(&self) -> bool {
-        self.masquerade.is_some() && self.attach == Attach::Tc && self.host_to_nodes().is_some()
+        self.masquerade.is_some() && self.is_at_card()
+    }
+
+    /// Whether the kernel's programs are at the cards that the node's kernel keeps.
+    pub(crate) fn is_at_card(&self) -> bool {
+        self.attach == Attach::Tc && self.host_to_nodes().is_some()
     }
 
     /// Whether a change of these fields also defers changes of ports and routes to the restart. The new ports are meant for another
@@ -293,7 +308,7 @@ impl Config {
         differs("tcx", self.tcx != new.tcx);
         differs("pins", self.pins != new.pins);
         differs("slow_path", self.slow_path != new.slow_path);
-        differs("mode", self.mode != new.mode);
+        differs("xdp_mode", self.xdp_mode != new.xdp_mode);
         differs("flow_cache", self.flow_cache != new.flow_cache);
         differs("state", self.state != new.state);
         differs("services", self.services != new.services);

@@ -27,7 +27,7 @@ use bulkhead_dataplane::{Link, PortId};
 use crossbeam_channel::{Receiver, Sender};
 
 use super::composer::Composer;
-use super::config::{Mode, PortEntry};
+use super::config::{PortEntry, XdpModeName};
 use super::interfaces::Interfaces;
 use super::links::Pace;
 use super::log;
@@ -84,7 +84,7 @@ struct NewPort {
 
 /// Settings of the datapath, constant while the process runs.
 pub(super) struct DatapathConfig {
-    pub mode: Mode,
+    pub mode: XdpModeName,
     /// The maximum size in bytes of pods' TCP packets, and the uplink's interface. `None` keeps the kernel's size.
     pub big_tcp: Option<(u32, Option<Arc<str>>)>,
     /// Whether to attach even to an interface that carries the node's default route (`--force`).

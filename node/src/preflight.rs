@@ -19,7 +19,7 @@ pub(super) mod services;
 
 use std::fmt;
 
-use super::config::{Attach, Config, Mode, Poll, PortEntry, buffers};
+use super::config::{Attach, Config, Poll, PortEntry, XdpModeName, buffers};
 use bulkhead_answers::output;
 pub(super) use facts::{Facts, Offload, namespace_path, version_of};
 
@@ -158,7 +158,8 @@ impl Findings {
         // Generic mode works with every interface. `fix_offloads` also turns on receive offload.
         let is_left = |entry: &&PortEntry| facts.without_frames.contains(&entry.name) && !entry.fix_offloads;
         let ports: Vec<&str> = config.ports.iter().filter(is_left).map(|entry| &*entry.name).collect();
-        if config.attach == Attach::Xdp && config.flow_cache && config.mode != Mode::Skb && !ports.is_empty() {
+        if config.attach == Attach::Xdp && config.flow_cache && config.xdp_mode != XdpModeName::Skb && !ports.is_empty()
+        {
             let ports = output::some_of(&ports, 5);
             self.add(
                 Severity::Note,
@@ -326,7 +327,7 @@ impl Findings {
 
     fn jumbo(&mut self, config: &Config, entry: &PortEntry, mtu: u32, facts: &Facts) {
         if facts.kernel_version().is_some_and(|version| version < KERNEL_JUMBO) {
-            let severity = if config.mode == Mode::Drv { Severity::Error } else { Severity::Warning };
+            let severity = if config.xdp_mode == XdpModeName::Drv { Severity::Error } else { Severity::Warning };
             self.add(
                 severity,
                 format!(

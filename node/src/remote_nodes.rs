@@ -264,12 +264,13 @@ impl RemoteNodes {
         }
         // A node that this one reaches by a route may still send through the tunnel.
         let peers: Vec<TunnelPeer> = nodes.iter().map(RemoteNode::peer).collect();
+        let leads = plan.counts()[1] > 0;
         let made = match self.tunnel.as_mut().filter(|tunnel| tunnel.is_there()) {
-            Some(tunnel) => tunnel.update(plan.tunnel_mtu, &peers),
+            Some(tunnel) => tunnel.update(plan.tunnel_mtu, &peers, leads),
             None => {
                 let (pods, Encapsulation { port, vni, .. }) = (self.host.peer.to_string(), self.settings);
                 let config = TunnelConfig { name: TUNNEL.to_owned(), pods, port, vni };
-                Tunnel::ensure(&config, plan.tunnel_mtu, &peers).map(|tunnel| self.tunnel = Some(tunnel))
+                Tunnel::ensure(&config, plan.tunnel_mtu, &peers, leads).map(|tunnel| self.tunnel = Some(tunnel))
             }
         };
         made.map_err(|error| format!("cannot set up the tunnel to other nodes: {error}"))?;
@@ -306,7 +307,7 @@ impl RemoteNodes {
             }
         };
         // Routes over the host port lead to the node's own pods and to Services.
-        let is_over_host = |route: &OwnRoute| route.hop.is_some_and(|hop| hop.interface == host);
+        let is_over_host = |route: &OwnRoute| route.hop.interface == host;
         let (mut known, mut foreign) = (BTreeSet::new(), BTreeSet::new());
         for route in &all {
             match OwnRoute::of(route) {
@@ -318,12 +319,12 @@ impl RemoteNodes {
         if tunnel.is_err() {
             let ways: BTreeSet<_> = wanted.iter().map(|route| (route.destination, route.table)).collect();
             let is_kept = |route: &&OwnRoute| {
-                let is_tunneled = route.hop.is_none_or(|hop| hop.encapsulation.is_some());
+                let is_tunneled = route.hop.encapsulation.is_some();
                 is_tunneled && !ways.contains(&(route.destination, route.table))
             };
             wanted.extend(known.iter().filter(is_kept));
         }
-        let gateway = |route: &OwnRoute| route.hop.map(|hop| hop.gateway);
+        let gateway = |route: &OwnRoute| Some(route.hop.gateway);
         wanted.retain(|route| !foreign.contains(&(route.destination, route.table, gateway(route))));
         let mut problems: Vec<String> = replace_routes(&known, &wanted).iter().map(explain).collect();
         let mut hops = if self.passes_by { plan.hops(end, &own.sources) } else { BTreeMap::new() };
@@ -417,7 +418,7 @@ pub(super) fn remove(config: &Config) -> anyhow::Result<bool> {
     let host = config.created_host.as_ref().and_then(|host| io::LinkInfo::read(&host.peer).ok());
     let mut routes = own_routes()?;
     // Those over the host port are removed with it.
-    routes.retain(|route| route.hop.is_none_or(|hop| host.as_ref().is_none_or(|host| host.index != hop.interface)));
+    routes.retain(|route| host.as_ref().is_none_or(|host| host.index != route.hop.interface));
     let refused = replace_routes(&routes, &BTreeSet::new());
     if let Some(refused) = refused.first() {
         anyhow::bail!("cannot remove the route to {}: {}", refused.route.destination, refused.source);

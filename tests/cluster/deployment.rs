@@ -39,10 +39,16 @@ fn node_with_one_card(programs: Programs, node_programs: NodePrograms) -> Node {
     node
 }
 
-/// Creates all objects of `deploy/` at the API server, except the DaemonSet, whose pods the tests create themselves.
+/// Creates all objects of `deploy/` at the API server, except the DaemonSet, whose pods the tests create themselves. The ConfigMap names the API
+/// server, as without kube-proxy.
 pub(super) fn create_manifests(api: &Cluster) {
-    for object in kustomized(&deploy()).iter().filter(|object| object["kind"] != "DaemonSet") {
-        api.create(object);
+    for mut object in kustomized(&deploy()).into_iter().filter(|object| object["kind"] != "DaemonSet") {
+        if object["kind"] == "ConfigMap" {
+            // The one setting for a cluster without kube-proxy.
+            object["data"]["api-server-host"] = SERVER.into();
+            object["data"]["api-server-port"] = "6443".into();
+        }
+        api.create(&object);
     }
     // A controller creates this ConfigMap in each namespace.
     let certificate = fs::read_to_string(api.certificate()).unwrap();
@@ -50,8 +56,7 @@ pub(super) fn create_manifests(api: &Cluster) {
         "metadata": {"name": "kube-root-ca.crt", "namespace": "kube-system"}}));
 }
 
-/// The pod that a folder's DaemonSet creates on a node, with the service account volume that an admission controller adds. The containers'
-/// environment names the API server, as on nodes without kube-proxy.
+/// The pod that a folder's DaemonSet creates on a node, with the service account volume that an admission controller adds.
 pub(super) fn daemon(node: &str, folder: &str, name: &str) -> Value {
     let objects = kustomized(&deploy().join(folder));
     let mut pod = pod_of(objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap(), name);
@@ -74,10 +79,6 @@ pub(super) fn daemon(node: &str, folder: &str, name: &str) -> Value {
                 Some(mounts) => mounts.push(mount),
                 None => container["volumeMounts"] = json!([mount]),
             }
-            let server = [("HOST", SERVER), ("PORT", "6443")];
-            let server =
-                server.map(|(name, value)| json!({"name": format!("KUBERNETES_SERVICE_{name}"), "value": value}));
-            container["env"].as_array_mut().unwrap().extend(server);
         }
     }
     pod

@@ -58,8 +58,20 @@ pub(crate) fn rendered(chart: &Path, namespace: &str) -> Vec<Value> {
 }
 
 fn render(template: &str, values: &Value, namespace: &str) -> String {
-    let mut text = String::new();
+    let (mut text, mut is_left_out) = (String::new(), false);
     for line in template.lines() {
+        // `{{- if .Values.x }}` and `{{- end }}` are alone on their lines, and are not nested.
+        if let Some(path) = line.trim().strip_prefix("{{- if ").and_then(|rest| rest.strip_suffix(" }}")) {
+            is_left_out = value(path, values).is_null();
+            continue;
+        }
+        if line.trim() == "{{- end }}" {
+            is_left_out = false;
+            continue;
+        }
+        if is_left_out {
+            continue;
+        }
         // `{{- toYaml .Values.x | nindent N }}` is always alone on its line.
         if let Some(expression) = line.trim().strip_prefix("{{- toYaml ") {
             let (path, indent) = expression.strip_suffix(" }}").unwrap().split_once(" | nindent ").unwrap();

@@ -5,6 +5,8 @@
 
 use std::net::IpAddr;
 
+use bulkhead_classifier::protocol;
+
 use crate::{DropReason, Flow, PortConfig, PortId, PortKind, Snapshot};
 
 /// A packet's receiving port, with the snapshot that describes it.
@@ -81,6 +83,27 @@ pub(super) fn check_link_local(
     }
     let is_on_link = snapshot.host() == Some(out) && is_link_local(flow.dst);
     if is_on_link { Ok(()) } else { Err(DropReason::LinkLocalSource) }
+}
+
+/// Checks whether a conversation that begins on a port of kind `from` is a pod's with the tunnel's port of another node. A node that masquerades pods
+/// would send it with its own address, which the tunnels of other nodes believe.
+///
+/// # Errors
+/// [`DropReason::TunnelPort`]
+pub(super) fn check_tunnel_port(
+    snapshot: &Snapshot,
+    from: PortKind,
+    out: PortId,
+    flow: &Flow,
+) -> Result<(), DropReason> {
+    let is_to_tunnel = || {
+        let leaves = snapshot.port(out).is_some_and(|port| port.kind != PortKind::Pod);
+        from == PortKind::Pod && flow.protocol == protocol::UDP && leaves
+    };
+    match snapshot.tunnel_port() {
+        Some(port) if port == flow.dport && is_to_tunnel() => Err(DropReason::TunnelPort),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the address is in 169.254.0.0/16 (RFC 3927) or fe80::/10 (RFC 4291 §2.5.6).

@@ -322,6 +322,7 @@ impl Worker {
             }
         };
         admission::check_link_local(burst.snapshot, new.in_kind, port, forward)?;
+        admission::check_tunnel_port(burst.snapshot, new.in_kind, port, forward)?;
         let (leaves, is_unreachable) = match new.direction {
             Direction::Forward => (port, is_unreachable),
             Direction::Reply if burst.in_port(at) == port => (new.in_port, burst.snapshot.is_gone(new.in_port)),

@@ -22,7 +22,7 @@ use super::{
     AdminConfig, Attach, Config, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig, SlowPathConfig,
     TimeoutsConfig, WorkersConfig,
 };
-use super::{encapsulation, hubble, masquerade};
+use super::{encapsulation, hubble, masquerade, mode};
 use crate::log::LogConfig;
 use bulkhead_observe::admin::DEFAULT_SOCKET;
 use judging::Judging;
@@ -47,7 +47,17 @@ const BIG_TCP: RangeInclusive<u32> = 65_536..=524_280;
 pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &File) -> Result<Config, ConfigErrors> {
     let mut faults = Faults { file, errors: Vec::new() };
     let node = node_name(node, written.node.as_ref(), &mut faults);
-    let ports = ports::ports(&written.ports, &mut faults);
+    mode::check(written, &mut faults);
+    let entries = written.ports.as_deref().unwrap_or_else(|| {
+        faults.add(
+            None,
+            "ports",
+            "is missing",
+            "list the ports, or write `mode: cluster` for a node with one network card",
+        );
+        &[]
+    });
+    let ports = ports::ports(entries, &mut faults);
     let Judging { dataplane, enforce, engine } = judging::check(written, &mut faults);
     let session_folder = session_folder(written, node, folder, &mut faults);
     let encapsulation = encapsulation::check(written.encapsulation, &written.vxlan, &mut faults);
@@ -62,7 +72,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         flow_lease: flow_lease(written.flow_lease.as_ref(), &mut faults),
         away_grace: away_grace(written.away_grace.as_ref(), &mut faults),
         big_tcp: big_tcp(written, &mut faults),
-        mode: written.mode,
+        xdp_mode: written.xdp_mode,
         flow_cache: written.flow_cache,
         state: state::state(
             &written.state,
@@ -71,7 +81,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
             &mut faults,
         ),
         services: written.services.0.clone(),
-        masquerade: masquerade::check(&written.masquerade, &mut faults),
+        masquerade: written.masquerade.as_ref().and_then(|written| masquerade::check(written, &mut faults)),
         denied: written.denied.into(),
         unreachable: written.unreachable.into(),
         enforce,
@@ -84,7 +94,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         admin: admin(&written.admin, folder, &mut faults),
         hubble: hubble::check(written.hubble.as_ref(), folder, &mut faults),
         log: LogConfig { format: written.log.format, level: written.log.level },
-        created_host: ports::created_host(&written.ports, &mut faults),
+        created_host: ports::created_host(entries, &mut faults),
         encapsulation,
         probing: encapsulation::check_probe(&written.probe, encapsulation.port, &mut faults),
         routes: ports::routes(&written.routes, &ports, enforce, &mut faults),

@@ -117,7 +117,7 @@ pub(crate) struct SlowPathConfig {
 /// The XDP mode of an interface's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Mode {
+pub(crate) enum XdpModeName {
     /// Native mode, in the driver.
     Drv,
     /// Generic mode, after the driver. Works with every driver.

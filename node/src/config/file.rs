@@ -10,9 +10,10 @@ use serde::de::{self, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
+use super::mode::Mode;
 use super::{
-    Attach, ConfigError, Dataplane, EncapsulationMode, EngineName, Mode, Poll, WhenMissing, WhenRefused,
-    WhenUnreachable, Window,
+    Attach, ConfigError, Dataplane, EncapsulationMode, EngineName, Poll, WhenMissing, WhenRefused, WhenUnreachable,
+    Window, XdpModeName,
 };
 use super::{encapsulation, hubble, masquerade, node_ranges};
 use crate::args::LogFormat;
@@ -36,15 +37,15 @@ pub(super) struct File {
     pub(super) flow_lease: Option<Spanned<String>>,
     pub(super) away_grace: Option<Spanned<String>>,
     pub(super) big_tcp: Option<Spanned<u32>>,
+    pub(super) mode: Option<Spanned<Mode>>,
     #[serde(default)]
-    pub(super) mode: Mode,
+    pub(super) xdp_mode: XdpModeName,
     #[serde(default = "yes")]
     pub(super) flow_cache: bool,
     pub(super) state: Spanned<State>,
     #[serde(default)]
     pub(super) services: Services,
-    #[serde(default)]
-    pub(super) masquerade: masquerade::Written,
+    pub(super) masquerade: Option<masquerade::Written>,
     #[serde(default)]
     pub(super) encapsulation: EncapsulationMode,
     #[serde(default)]
@@ -69,7 +70,7 @@ pub(super) struct File {
     pub(super) hubble: Option<hubble::Written>,
     #[serde(default)]
     pub(super) log: Log,
-    pub(super) ports: Vec<Spanned<Port>>,
+    pub(super) ports: Option<Vec<Spanned<Port>>>,
     #[serde(default)]
     pub(super) routes: Vec<Route>,
 }

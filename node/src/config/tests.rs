@@ -22,10 +22,36 @@ fn with_port(port: &str) -> Result<Config, String> {
 }
 
 #[test]
+fn a_node_of_a_cluster_needs_one_setting_and_what_the_file_says_counts() {
+    let cluster = |rest: &str| parse(&format!("node: n\nstate: {{paths: [s.yaml]}}\nmode: cluster\n{rest}"));
+    let written = "ports: [{kind: host, interface: bh-host, peer: bh-node, create: {}}]\n\
+        routes: [{prefix: 0.0.0.0/0, port: host}, {prefix: '::/0', port: host}]\nmasquerade: true\n";
+    let whole = parse(&format!("node: n\nstate: {{paths: [s.yaml]}}\n{written}")).unwrap();
+    let of = |config: &Config| (config.created_host.clone(), config.routes.clone(), config.masquerade.clone());
+    assert_eq!(of(&cluster("").unwrap()), of(&whole));
+    assert!(whole.masquerades_at_card() && whole.services.is_some());
+    let other = cluster(
+        "masquerade: false\nroutes: [{prefix: '::/0', via: 'fe80::7', port: host}]\n\
+         ports: [{kind: host, interface: h, peer: p, create: {mtu: 1400}}, {kind: pod, pod: a/b, interface: v}]\n",
+    )
+    .unwrap();
+    assert_eq!((other.masquerade, other.routes.len(), other.ports.len()), (None, 2, 2));
+    assert_eq!(other.created_host.unwrap().mtu, Some(1400));
+    assert!(other.routes.iter().any(|route| route.via.is_some()));
+    for contradiction in ["attach: xdp", "dataplane: nftables\nservices: off", "ports: [{kind: uplink, interface: u}]"]
+    {
+        let error = cluster(contradiction).unwrap_err();
+        assert!(error.contains("cluster does not go together with") && error.contains("c.yaml:3: "), "{error}");
+    }
+    assert!(parse("node: n\nstate: {paths: [s.yaml]}\n").unwrap_err().contains("mode: cluster"));
+    assert!(parse(&format!("{LEAST}mode: skb\n")).unwrap_err().contains("expected one of cluster"));
+}
+
+#[test]
 fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/node.yaml");
     let config = Config::read(&example, None).unwrap();
-    assert_eq!((&*config.node, config.mode, config.workers.poll), ("node-1", Mode::Auto, Poll::Adaptive));
+    assert_eq!((&*config.node, config.xdp_mode, config.workers.poll), ("node-1", XdpModeName::Auto, Poll::Adaptive));
     let names: Vec<&str> = config.ports.iter().map(|port| &*port.name).collect();
     assert_eq!(names, ["default/db", "default/backend1", "uplink", "host"]);
     assert!(config.state.paths[0].exists(), "paths start at the file's folder: {:?}", config.state.paths);
@@ -595,8 +621,8 @@ fn what_a_running_vswitch_cannot_take_is_named() {
     let new = parse(&least.replace("ports: [{kind: uplink, interface: eth1}]", more)).unwrap();
     assert_ne!(old.frames(), new.frames());
     assert_eq!((old.needs_restart(&new), old.ports == new.ports), (vec![], false), "more ports are no other workers");
-    let new = parse(&format!("{LEAST}mode: skb\nworkers: {{cores: [0]}}\n")).unwrap();
-    assert_eq!(old.needs_restart(&new), ["attach", "mode", "workers"]);
+    let new = parse(&format!("{LEAST}xdp_mode: skb\nworkers: {{cores: [0]}}\n")).unwrap();
+    assert_eq!(old.needs_restart(&new), ["attach", "xdp_mode", "workers"]);
 }
 
 #[test]

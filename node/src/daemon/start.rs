@@ -15,7 +15,7 @@ use crate::admin;
 use crate::args::Run;
 use crate::audit::{self, Audit};
 use crate::capture::Capture;
-use crate::composer::Composer;
+use crate::composer::{Composer, Ways};
 use crate::config::{Config, Poll, PortEntry, buffers};
 use crate::datapath::{DatapathConfig, LinuxDatapath, SharedUplink};
 use crate::host_port::HostPort;
@@ -83,9 +83,9 @@ impl Daemon {
         // After Kernel::new, which ensures that no other vswitch runs in this network namespace.
         let mut host_port = HostPort::make(&config)?;
         let (flows, takeover) = (kernel.flows(), kernel.takeover());
-        let routes = config.routes.clone();
+        let ways = Ways { routes: config.routes.clone(), tunnel_port: config.tunnel_port() };
         let services = state.take_services().map(|update| update.services);
-        let composer = Composer::new(state.policy(), services, ports, routes, config.answers(), flows, takeover)?;
+        let composer = Composer::new(state.policy(), services, ports, ways, config.answers(), flows, takeover)?;
         let composer = Arc::new(composer);
         let (mut capture, mut tap) = (None, None);
         if let Some(path) = &args.capture {
@@ -115,7 +115,7 @@ impl Daemon {
         let vswitch = Arc::new(vswitch);
         composer.judge_flows_by(&vswitch);
         let Kernel { tc, flow_cache, claim } = kernel;
-        let (mode, big_tcp) = (config.mode, config.big_tcp.map(|bytes| (bytes, config.uplink())));
+        let (mode, big_tcp) = (config.xdp_mode, config.big_tcp.map(|bytes| (bytes, config.uplink())));
         let shared_uplink = SharedUplink::of(&config);
         let datapath =
             DatapathConfig { mode, big_tcp, force: args.force, umem, flow_cache, tc: tc.clone(), shared_uplink };

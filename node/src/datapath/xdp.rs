@@ -14,7 +14,7 @@ use bulkhead_dataplane::io::{
 };
 
 use super::flow_cache::{Account, Accounts};
-use crate::config::{Mode, PortEntry, buffers};
+use crate::config::{PortEntry, XdpModeName, buffers};
 use crate::interfaces::{AttachError, OpenError};
 use crate::links::Pace;
 use crate::log;
@@ -73,7 +73,7 @@ pub(super) struct XdpOpening {
 /// The state that all ports with AF_XDP sockets share.
 #[derive(Debug)]
 pub(super) struct XdpDatapath {
-    mode: Mode,
+    mode: XdpModeName,
     umem: Arc<Umem>,
     cache: Option<Arc<KernelFlowCache>>,
     pub(super) accounts: Accounts,
@@ -84,16 +84,16 @@ pub(super) struct XdpDatapath {
 
 impl XdpDatapath {
     /// Creates the state without any attachment. With a cache, the kernel forwards packets of established sessions between pods.
-    pub(super) fn new(mode: Mode, umem: Arc<Umem>, cache: Option<Arc<KernelFlowCache>>) -> Self {
+    pub(super) fn new(mode: XdpModeName, umem: Arc<Umem>, cache: Option<Arc<KernelFlowCache>>) -> Self {
         let flows = cache.clone().map(|cache| -> Arc<dyn KernelFlows> { cache });
         Self { mode, umem, cache, accounts: Accounts::new(flows), lent: 0, attachments: Arc::new(()) }
     }
 
     pub(super) fn attach(&self, entry: &PortEntry, link: &LinkStatus) -> Result<XdpAttachment, AttachError> {
         let mode = match self.mode {
-            Mode::Drv => XdpMode::Drv,
-            Mode::Skb => XdpMode::Skb,
-            Mode::Auto => XdpMode::Auto,
+            XdpModeName::Drv => XdpMode::Drv,
+            XdpModeName::Skb => XdpMode::Skb,
+            XdpModeName::Auto => XdpMode::Auto,
         };
         // The cache only forwards between pods.
         let cache = self.cache.as_ref().filter(|_| entry.kind == PortKind::Pod);
@@ -210,7 +210,7 @@ impl XdpDatapath {
         let slot = attachment.interface.slot();
         let (Some(cache), Some(slot), Some(open)) = (&self.cache, slot, &mut attachment.open) else { return };
         // In generic mode, the kernel sends its own packet buffers, which every interface accepts.
-        let told = if self.mode == Mode::Skb { Ok(true) } else { takes_xdp_frames(index) };
+        let told = if self.mode == XdpModeName::Skb { Ok(true) } else { takes_xdp_frames(index) };
         let takes = *told.as_ref().unwrap_or(&false);
         if takes == cache.reaches(slot) && open.is_reached == Some(takes) {
             return;

@@ -197,7 +197,7 @@ impl KernelPath<'_> {
 /// Whether the kernel has a route through the tunnel.
 fn is_tunneling() -> bool {
     let routes = own_routes().unwrap_or_default();
-    routes.iter().any(|route| route.hop.is_some_and(|hop| hop.encapsulation.is_some()))
+    routes.iter().any(|route| route.hop.encapsulation.is_some())
 }
 
 /// Returns the name of the interface over which packets to the world leave. `None` without a default route.

@@ -77,10 +77,19 @@ pub(crate) fn judge(config: &Config, proxy: &KubeProxy) -> Option<Finding> {
         (true, true) => None,
         (true, false) => finding(
             proxy.told(),
-            "kube-proxy handles some connections before the vswitch sees them: those of the node's own processes to Services, and those to \
-             NodePorts and external addresses that arrive over the node's network card. Pods see these from the node's address, which \
-             NetworkPolicies do not judge. The vswitch translates pods' connections to Services",
+            if config.is_at_card() {
+                "kube-proxy handles the connections of the node's own processes to Services, and pods see these from the node's address, which \
+                 NetworkPolicies do not judge. The vswitch translates all other connections to Services"
+            } else {
+                "kube-proxy handles some connections before the vswitch sees them: those of the node's own processes to Services, and those to \
+                 NodePorts and external addresses that arrive over the node's network card. Pods see these from the node's address, which \
+                 NetworkPolicies do not judge. The vswitch translates pods' connections to Services"
+            },
             match proxy.runs {
+                Some(_) if config.is_at_card() => {
+                    "the vswitch replaces kube-proxy: stop it (kubectl -n kube-system delete daemonset kube-proxy) and remove its rules \
+                     (kube-proxy --cleanup)"
+                }
                 Some(_) => {
                     "the vswitch replaces kube-proxy: stop it (kubectl -n kube-system delete daemonset kube-proxy) and remove its rules \
                      (kube-proxy --cleanup)\nor keep it for NodePorts if no port of kind uplink receives them"

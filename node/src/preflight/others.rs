@@ -6,7 +6,7 @@ use bulkhead_dataplane::PortKind;
 use bulkhead_dataplane::io::TcProgram;
 
 use super::{Facts, Findings, Severity};
-use crate::config::{Attach, Config, Mode};
+use crate::config::{Attach, Config, XdpModeName};
 use bulkhead_answers::output;
 
 /// Another network plugin, with the names of interfaces and chains that it leaves on a node. kube-proxy is not among them:
@@ -137,14 +137,14 @@ impl Findings {
                 );
             }
             // In native mode, the vswitch receives packets before the kernel merges them.
-            if features.generic_receive_offload && config.mode != Mode::Drv {
-                let severity = if config.mode == Mode::Skb { Severity::Warning } else { Severity::Note };
+            if features.generic_receive_offload && config.xdp_mode != XdpModeName::Drv {
+                let severity = if config.xdp_mode == XdpModeName::Skb { Severity::Warning } else { Severity::Note };
                 self.add(
                     severity,
                     format!("port {port}: {name} has generic receive offload on"),
                     "in mode skb the kernel merges packets of a connection before the vswitch receives them, and packets longer than \
                      the MTU cannot be forwarded",
-                    format!("ethtool -K {name} gro off\nor set mode: drv, if the driver supports it"),
+                    format!("ethtool -K {name} gro off\nor set xdp_mode: drv, if the driver supports it"),
                 );
             }
             if features.receive_vlan_offload {

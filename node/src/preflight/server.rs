@@ -42,8 +42,8 @@ pub(crate) fn bootstrap(config: &Config, facts: &Facts) -> Option<Finding> {
         why: "the vswitch can translate that address only after it has read the Services from the API server: the first start on a node \
               waits forever, and later starts use the last good state (when_unreachable: last_good)"
             .to_owned(),
-        remedy: "set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of the container to an address of the API server itself, or set \
-                 state.kubernetes.kubeconfig"
+        remedy: "write an address of the API server itself into the ConfigMap (api-server-host and api-server-port of deploy/config.yaml), \
+                 which become KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of the container; or set state.kubernetes.kubeconfig"
             .to_owned(),
         comes_again: false,
     })

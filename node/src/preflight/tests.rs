@@ -172,7 +172,7 @@ fn what_the_flow_cache_lacks_is_told_unless_it_is_not_wanted_or_will_be_mended()
     let findings = judge(&config, &facts(&config), false);
     assert_eq!(only(&findings).severity, Severity::Note);
     assert!(findings[0].what.contains("x/a") && findings[0].remedy.contains("gro on"), "{findings:?}");
-    for rest in ["flow_cache: false", "mode: skb"] {
+    for rest in ["flow_cache: false", "xdp_mode: skb"] {
         let config = with(rest);
         assert_eq!(judge(&config, &facts(&config), false), [], "{rest}");
     }
@@ -240,7 +240,7 @@ fn another_network_plugin_is_told_by_its_interfaces_and_chains_with_what_removes
 #[test]
 fn what_an_uplinks_hardware_does_to_packets_is_told_for_xdp_with_the_command_that_ends_it() {
     let with = |mode: &str, features: LinkFeatures| {
-        let config = config(&format!("{PORTS}\nmode: {mode}"));
+        let config = config(&format!("{PORTS}\nxdp_mode: {mode}"));
         let facts = Facts { features: [("up0".into(), features)].into(), ..good(&config) };
         let remedies =
             |config: &Config| judge(config, &facts, false).into_iter().map(|finding| finding.remedy).collect();

@@ -34,6 +34,6 @@ pub(super) const fn hubble(reason: DropReason) -> (u32, &'static str) {
         ServiceSourceRange => (177, "DENIED_BY_LB_SRC_RANGE_CHECK"),
         VlanTagged => (182, "VLAN_FILTERED"),
         TtlExpired => (196, "TTL_EXCEEDED"),
-        Unjudged | NoBuffer | NeighbourRate | TxFull | WorkerBusy => (0, "DROP_REASON_UNKNOWN"),
+        TunnelPort | Unjudged | NoBuffer | NeighbourRate | TxFull | WorkerBusy => (0, "DROP_REASON_UNKNOWN"),
     }
 }

@@ -97,7 +97,7 @@ impl HostPair {
         if !is_new {
             return format!("cannot delete the route to {destination} over {name}: {source}");
         }
-        let why = match (source.raw_os_error(), route.hop.and_then(|hop| hop.source)) {
+        let why = match (source.raw_os_error(), route.hop.source) {
             (Some(libc::EEXIST), _) => "the kernel has another route to it; delete that route".to_owned(),
             (Some(libc::EINVAL), Some(address)) => {
                 format!("the kernel refuses the source address {address}; it must be an address of the node ({source})")
@@ -112,10 +112,7 @@ impl HostPair {
     /// # Errors
     /// If the netlink request fails.
     pub fn routes(&self) -> io::Result<BTreeSet<HostRoute>> {
-        let host_route = |route: OwnRoute| HostRoute {
-            destination: route.destination,
-            source: route.hop.and_then(|hop| hop.source),
-        };
+        let host_route = |route: OwnRoute| HostRoute { destination: route.destination, source: route.hop.source };
         Ok(self.own_routes()?.into_iter().map(host_route).collect())
     }
 
@@ -123,7 +120,7 @@ impl HostPair {
     fn own_routes(&self) -> io::Result<BTreeSet<OwnRoute>> {
         let is_over_pair = |route: &OwnRoute| {
             let gateway = placeholder(&route.destination);
-            route.hop.is_some_and(|hop| hop.interface == self.second && hop.gateway == gateway)
+            route.hop.interface == self.second && route.hop.gateway == gateway
         };
         Ok(own_routes()?.into_iter().filter(is_over_pair).collect())
     }

@@ -158,7 +158,7 @@ pub use tc::{
     Absence, Away, NodeHop, Outer, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, TunnelEnd, claim_trunk,
     has_another_layout, is_trunk_claimed, pinned_links, remove_node_programs, remove_tc_datapath, trunk_claimant,
 };
-pub use tunnel::{PORT_TABLE, TUNNEL_TABLE, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, remove_tunnel};
+pub use tunnel::{TUNNEL_TABLE, Tunnel, TunnelConfig, TunnelDrops, TunnelPeer, remove_tunnel};
 pub use umem::{Frame, Umem, UmemError};
 pub use wait::{PollSet, Waker, poll};
 pub use xdp_mode::XdpMode;

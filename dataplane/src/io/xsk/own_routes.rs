@@ -37,8 +37,8 @@ pub struct OwnRoute {
     pub destination: IpNet,
     /// The routing table's number.
     pub table: u32,
-    /// The next hop. `None` if the kernel refuses packets to the destination, with an ICMP error to the sender.
-    pub hop: Option<Hop>,
+    /// The next hop.
+    pub hop: Hop,
 }
 
 /// The next hop of a route.
@@ -99,12 +99,7 @@ impl OwnRoute {
     /// Creates a route of the main table over a router.
     pub const fn via(destination: IpNet, gateway: IpAddr, interface: u32, source: Option<IpAddr>) -> Self {
         let hop = Hop { gateway, interface, source, encapsulation: None };
-        Self { destination, table: MAIN_TABLE, hop: Some(hop) }
-    }
-
-    /// Creates a route whose packets the kernel refuses.
-    pub const fn refusing(destination: IpNet, table: u32) -> Self {
-        Self { destination, table, hop: None }
+        Self { destination, table: MAIN_TABLE, hop }
     }
 
     /// Creates a route through a tunnel's interface, which takes every packet without resolving a neighbour.
@@ -116,17 +111,14 @@ impl OwnRoute {
         encapsulation: Encapsulation,
     ) -> Self {
         let (gateway, encapsulation) = (placeholder(&destination), Some(encapsulation));
-        Self { destination, table, hop: Some(Hop { gateway, interface, source, encapsulation }) }
+        Self { destination, table, hop: Hop { gateway, interface, source, encapsulation } }
     }
 
     /// Converts a route of the kernel. `None` if another program has added it, or if it has several next hops or no router.
     pub fn of(route: &KernelRoute) -> Option<Self> {
         let &KernelRoute { destination, table, source, gateway, encapsulation, .. } = route;
-        let hop = match (&route.interfaces[..], gateway) {
-            ([], _) => None,
-            (&[interface], Some(gateway)) => Some(Hop { gateway, interface, source, encapsulation }),
-            _ => return None,
-        };
+        let (&[interface], Some(gateway)) = (&route.interfaces[..], gateway) else { return None };
+        let hop = Hop { gateway, interface, source, encapsulation };
         (route.protocol == PROTOCOL).then_some(Self { destination, table, hop })
     }
 
@@ -137,14 +129,12 @@ impl OwnRoute {
         let destination = self.destination.trunc();
         // Larger numbers are only in the attribute.
         let table = u8::try_from(self.table).unwrap_or_default();
-        let kind = if self.hop.is_some() { libc::RTN_UNICAST } else { libc::RTN_PROHIBIT };
-        let family = family(destination.addr());
+        let (hop, family) = (&self.hop, family(destination.addr()));
         // Family, lengths of destination and source, type of service, table, protocol, scope (everywhere), type.
-        let mut body = vec![family, destination.prefix_len(), 0, 0, table, PROTOCOL, 0, kind];
-        body.extend(self.hop.map_or(0, |_| ONLINK).to_ne_bytes());
+        let mut body = vec![family, destination.prefix_len(), 0, 0, table, PROTOCOL, 0, libc::RTN_UNICAST];
+        body.extend(ONLINK.to_ne_bytes());
         attribute(&mut body, libc::RTA_DST, &octets(destination.network()));
         attribute(&mut body, RTA_TABLE, &self.table.to_ne_bytes());
-        let Some(hop) = &self.hop else { return body };
         attribute(&mut body, libc::RTA_GATEWAY, &octets(hop.gateway));
         attribute(&mut body, libc::RTA_OIF, &hop.interface.to_ne_bytes());
         if let Some(source) = hop.source {
@@ -206,7 +196,6 @@ mod tests {
             assert_eq!(OwnRoute::of(&listed), Some(route));
             assert_eq!(OwnRoute::of(&KernelRoute { protocol: 4, ..listed }), None, "another program's route");
         };
-        check(OwnRoute::refusing("0.0.0.0/0".parse().unwrap(), 97));
         check(route("10.1.2.0/24", None));
         for (destination, remote) in
             [("10.1.2.0/24", "192.0.2.2"), ("fd00::/64", "2001:db8::2"), ("fd00::/64", "192.0.2.2")]

@@ -307,6 +307,10 @@ fn scene(reason: DropReason) -> Scene {
             let scene = a(&udp("10.0.0.1", "8.8.8.8", 53));
             Scene { snapshot: scene.snapshot.with_masquerade(masquerading_as(&[])), ..scene }
         }
+        TunnelPort => {
+            let scene = a(&udp("10.0.0.1", "8.8.8.8", 4789));
+            Scene { snapshot: scene.snapshot.with_tunnel_port(Some(4789)), ..scene }
+        }
         SessionClash => {
             let to_vip = |flags| tcp("10.0.0.1", VIP, 40_000, 8080, flags);
             let packets = [(A, to_vip(SYN)), (B, b_to_a(SYN | ACK)), (A, to_vip(ACK)), (A, a_to_b(SYN))];

@@ -64,18 +64,19 @@ pub struct Tunnel {
 
 impl Tunnel {
     /// Takes over or creates the device in the calling thread's network namespace, guards it and sets it up. `mtu` is in bytes, without the
-    /// outer headers. A previous process's guard stays in force until the new one with these peers replaces it.
+    /// outer headers. `leads` tells whether any packets take the tunnel: without, packets only come out of it, and the vswitch needs no routing rules. A
+    /// previous process's guard stays in force until the new one with these peers replaces it.
     ///
     /// # Errors
     /// If another interface has the name, or the kernel refuses, for example because it has no VXLAN.
-    pub fn ensure(config: &TunnelConfig, mtu: u32, peers: &[TunnelPeer]) -> Result<Self, XskError> {
+    pub fn ensure(config: &TunnelConfig, mtu: u32, peers: &[TunnelPeer], leads: bool) -> Result<Self, XskError> {
         let (name, failed) = (&*config.name, config.failed());
         let interface = device::ensure(name, config.port, mtu)?;
         let mut guard = Guard::load(config.vni).map_err(|source| failed("load the tunnel's guard", source))?;
         guard.allow(peers).map_err(|source| failed("tell the tunnel's guard the other nodes", source))?;
         guard.attach(interface).map_err(|source| XskError::at_tc(name, source))?;
         set_up(interface).map_err(|source| failed("set the tunnel up", source))?;
-        config.add_rules()?;
+        config.set_rules(leads)?;
         Ok(Self { config: config.clone(), interface, guard })
     }
 
@@ -90,17 +91,17 @@ impl Tunnel {
     }
 
     /// Replaces the MTU, in bytes, and the nodes from which packets are accepted. Attaches the guard, sets the device up and adds the routing
-    /// rules again, in case another program has undone that.
+    /// rules again, in case another program has undone that. `leads` is as for [`ensure`](Self::ensure).
     ///
     /// # Errors
     /// If there are more nodes than the guard can hold, or the kernel refuses. Packets of some of these nodes are then dropped.
-    pub fn update(&mut self, mtu: u32, peers: &[TunnelPeer]) -> Result<(), XskError> {
+    pub fn update(&mut self, mtu: u32, peers: &[TunnelPeer], leads: bool) -> Result<(), XskError> {
         let failed = self.config.failed();
         set_mtu(self.interface, mtu).map_err(|source| failed("set the tunnel's MTU", source))?;
         self.guard.allow(peers).map_err(|source| failed("tell the tunnel's guard the other nodes", source))?;
         self.guard.attach(self.interface).map_err(|source| XskError::at_tc(&self.config.name, source))?;
         set_up(self.interface).map_err(|source| failed("set the tunnel up", source))?;
-        self.config.add_rules()
+        self.config.set_rules(leads)
     }
 
     /// Returns the counter of packets that the guard drops.
@@ -111,16 +112,16 @@ impl Tunnel {
 
 impl TunnelConfig {
     /// Returns the routing rules for packets from pods, and for the node's own packets that must take the tunnel: its probes.
-    fn rules(&self) -> [Rule<'_>; 3] {
-        let tunneled = Rule { interface: &self.pods, leaves: false, table: TUNNEL_TABLE, port: None };
-        let refused = Rule { table: PORT_TABLE, port: Some(self.port), ..tunneled };
-        [refused, tunneled, Rule { interface: &self.name, leaves: true, ..tunneled }]
+    fn rules(&self) -> [Rule<'_>; 2] {
+        let tunneled = Rule { interface: &self.pods, leaves: false, table: TUNNEL_TABLE };
+        [tunneled, Rule { interface: &self.name, leaves: true, ..tunneled }]
     }
 
-    /// Adds the routing rules that are missing.
-    fn add_rules(&self) -> Result<(), XskError> {
-        let added = self.rules().into_iter().try_for_each(rules::add);
-        added.map_err(|source| self.failed()("add the tunnel's routing rules", source))
+    /// Adds the routing rules that are missing, or removes all. A node without any rule spares the kernel a look-up for each received packet, so there
+    /// are none before packets take the tunnel.
+    fn set_rules(&self, leads: bool) -> Result<(), XskError> {
+        let set = if leads { self.rules().into_iter().try_for_each(rules::add) } else { rules::remove_all() };
+        set.map_err(|source| self.failed()("set the tunnel's routing rules", source))
     }
 
     /// Returns a constructor of errors that name the interface.
@@ -132,10 +133,6 @@ impl TunnelConfig {
 /// The routing table with the tunnel's routes to other nodes' own addresses. Only packets from pods look into it, and the node's own packets
 /// that must take the tunnel's interface. Other packets of the node, and the outer packets themselves, take the link.
 pub const TUNNEL_TABLE: u32 = 98;
-
-/// The routing table that refuses pods' packets to the tunnel's port, wherever they go. If the node masquerades pods' packets, they would have
-/// the source of a node, which the guards of other nodes believe.
-pub const PORT_TABLE: u32 = 97;
 
 /// Removes the device of this name with its routes and guard, and all routing rules of the vswitch. Returns whether the device existed.
 ///

@@ -17,8 +17,6 @@ pub(super) struct Rule<'a> {
     /// The table's number, which is also the rule's priority: after the node's own addresses (0), before the main table (32,766). Network
     /// plugins and kube-proxy use others.
     pub(super) table: u32,
-    /// The UDP destination port of the packets. `None` for all packets.
-    pub(super) port: Option<u16>,
 }
 
 /// `FRA_PROTOCOL`: the number of the program that added the rule.
@@ -40,7 +38,7 @@ pub(super) fn add(rule: Rule<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes all rules of the vswitch, of both families and of any table and port.
+/// Removes all rules of the vswitch, of both families and of any table.
 pub(super) fn remove_all() -> io::Result<()> {
     let mut own = Vec::new();
     // The family 0 (`AF_UNSPEC`) requests the rules of all families.
@@ -55,15 +53,12 @@ fn is_own(rule: &[u8]) -> bool {
 
 /// Builds the `struct fib_rule_hdr` that adds the rule for `AF_INET` or `AF_INET6`, with its attributes.
 fn message(family: i32, rule: Rule<'_>) -> Vec<u8> {
-    /// `FR_ACT_TO_TBL`; `FRA_IIFNAME`, `FRA_OIFNAME`, `FRA_PRIORITY`, `FRA_TABLE`, `FRA_IP_PROTO`, `FRA_DPORT_RANGE`.
+    /// `FR_ACT_TO_TBL`; `FRA_IIFNAME`, `FRA_OIFNAME`, `FRA_PRIORITY`, `FRA_TABLE`.
     const TO_TABLE: u8 = 1;
     const FROM_INTERFACE: u16 = 3;
     const TO_INTERFACE: u16 = 17;
     const RULE_PRIORITY: u16 = 6;
     const TABLE: u16 = 15;
-    const IP_PROTOCOL: u16 = 22;
-    const PORTS: u16 = 24;
-    const UDP: u8 = 17;
     let family = u8::try_from(family).expect("address families are small");
     // Family, lengths of destination and source, type of service, table (in the attribute), two reserved bytes, action, flags.
     let mut body = vec![family, 0, 0, 0, 0, 0, 0, TO_TABLE, 0, 0, 0, 0];
@@ -72,11 +67,6 @@ fn message(family: i32, rule: Rule<'_>) -> Vec<u8> {
     attribute(&mut body, RULE_PRIORITY, &rule.table.to_ne_bytes());
     attribute(&mut body, TABLE, &rule.table.to_ne_bytes());
     attribute(&mut body, RULE_PROTOCOL, &[PROTOCOL]);
-    if let Some(port) = rule.port {
-        attribute(&mut body, IP_PROTOCOL, &[UDP]);
-        // First and last.
-        attribute(&mut body, PORTS, &[port.to_ne_bytes(), port.to_ne_bytes()].concat());
-    }
     body
 }
 
@@ -85,8 +75,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_names_its_interface_table_and_port() {
-        let rule = Rule { interface: "bh-node", leaves: false, table: 98, port: None };
+    fn a_rule_names_its_interface_and_table() {
+        let rule = Rule { interface: "bh-node", leaves: false, table: 98 };
         let body = message(libc::AF_INET6, rule);
         assert_eq!((body[0], body[7]), (10, 1));
         let written: Vec<_> = attributes(&body[12..]).collect();
@@ -94,9 +84,6 @@ mod tests {
         assert_eq!(written, [(3, &b"bh-node\0"[..]), (6, &number), (15, &number), (21, &[98])]);
         let body = message(libc::AF_INET, Rule { leaves: true, ..rule });
         assert_eq!(attributes(&body[12..]).next(), Some((17, &b"bh-node\0"[..])));
-        let body = message(libc::AF_INET, Rule { port: Some(4789), ..rule });
-        let ports = [4789_u16.to_ne_bytes(), 4789_u16.to_ne_bytes()].concat();
         assert!(is_own(&body) && !is_own(&[]));
-        assert_eq!(attributes(&body[12..]).skip(4).collect::<Vec<_>>(), [(22, &[17][..]), (24, &ports)]);
     }
 }

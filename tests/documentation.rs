@@ -106,6 +106,13 @@ fn every_command_of_the_readme_works_and_the_sample_is_what_is_printed() {
         } else if let Some(folder) = command.strip_prefix("kubectl apply -k ") {
             // tests/deploy.rs checks its contents.
             assert!(root().join(folder).join("kustomization.yaml").is_file(), "{command}");
+        } else if let Some(words) = command.strip_prefix("kubectl -n kube-system exec daemonset/bulkhead -- bulkhead ")
+        {
+            // tests/cluster runs all these on real nodes.
+            assert_eq!(bulkhead(&[words, "--help"]).status.code(), Some(0), "{command}");
+        } else if command == "kubectl -n kube-system rollout status daemonset/bulkhead" {
+            let manifest = fs::read_to_string(root().join("deploy/daemonset.yaml")).unwrap();
+            assert!(manifest.contains("kind: DaemonSet\nmetadata:\n  name: bulkhead\n  namespace: kube-system\n"));
         } else {
             panic!("no test runs {command}");
         }

@@ -27,7 +27,7 @@ use crate::lab::lasting::PATIENCE;
 use crate::machine::DNS;
 use crate::{node_programs, require};
 use load::Load;
-use network::{DNSMASQ, Nodes, OTHER_PLACE};
+use network::{DNSMASQ, HOST_PORT, Nodes, OTHER_PLACE};
 
 /// The number of connections to a Service until each of three backends must have answered. The chance that one does not is 3e-7.
 const TRIES: usize = 40;
@@ -124,20 +124,20 @@ fn all_reach(from: &[&End], to: &[&End]) {
     println!("{} ends reach {} pods after {took:?}", from.len(), to.len());
 }
 
-/// Asserts that each end gets to all backends of a Service, at each of its addresses.
-fn all_get_every_backend(from: &[&End], service: &[IpAddr], names: &[&str]) {
+/// Asserts that each end gets to all backends of a Service, and to no others, at each of these addresses and this port.
+fn all_get_every_backend(from: &[&End], (addresses, port): (&[IpAddr], u16), names: &[&str]) {
     for from in from {
-        for &address in service {
+        for &address in addresses {
             let mut seen: Vec<String> = Vec::new();
             for _ in 0..TRIES {
-                seen.extend(from.page((address, 80).into()));
+                seen.extend(from.page((address, port).into()));
                 seen.sort();
                 seen.dedup();
                 if seen == names {
                     break;
                 }
             }
-            assert_eq!(seen, names, "{} at {address}", from.name);
+            assert_eq!(seen, names, "{} at {address}, port {port}", from.name);
         }
     }
 }
@@ -217,6 +217,39 @@ fn all_reach_the_world(nodes: &Nodes, pods: &[End; 3]) {
     }
 }
 
+/// Addresses that a balancer would announce, of IPv4 and IPv6.
+const BALANCED: [&str; 2] = ["203.0.113.80", "2001:db8:80::80"];
+
+/// Asserts that a client outside reaches node ports, host ports, and an external address that is routed to each node in turn. No node has rules of
+/// kube-proxy or of a plugin.
+fn outside_reaches_services(nodes: &Nodes) {
+    let client = nodes.outside();
+    let create = |name: &str, policy: &str, external: &[&str]| {
+        let service = nodes.api.create(&json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"},
+            "spec": {"type": "NodePort", "selector": {"app": "web"}, "ipFamilyPolicy": "RequireDualStack", "externalIPs": external,
+                "externalTrafficPolicy": policy, "ports": [{"name": "http", "port": 80}]}}));
+        u16::try_from(service["spec"]["ports"][0]["nodePort"].as_u64().unwrap()).unwrap()
+    };
+    let (all, near) = (create("outside", "Cluster", &BALANCED), create("near", "Local", &[]));
+    let every = ["web-1", "web-2", "web-3"];
+    for at in 0..3 {
+        let addresses = nodes.addresses(at).map(|address| address.parse::<IpAddr>().unwrap());
+        within("the node ports", || {
+            addresses
+                .iter()
+                .all(|&address| [all, near].iter().all(|&port| client.page((address, port).into()).is_some()))
+        });
+        all_get_every_backend(&[&client], (&addresses, all), &every);
+        all_get_every_backend(&[&client], (&addresses, near), &every[at..=at]);
+        all_get_every_backend(&[&client], (&addresses, HOST_PORT), &every[at..=at]);
+        let balanced = BALANCED.map(|address| address.parse::<IpAddr>().unwrap());
+        nodes.route_to(at, &balanced);
+        all_get_every_backend(&[&client], (&balanced, 80), &every);
+        let rules = nodes.labs[at].node.exec("nft list ruleset");
+        assert!(!["kube-proxy", "KUBE-SVC", "dnat", "masquerade"].iter().any(|rule| rules.contains(rule)), "{rules}");
+    }
+}
+
 /// Asserts that a policy of `web-2` holds for clients of all nodes.
 fn policy_holds_in_both_modes(nodes: &Nodes, pods: &[End; 3], hosts: &[End; 3]) {
     // Over the tunnel from node-1, and over the route from node-3.
@@ -265,7 +298,7 @@ fn a_node_moves(nodes: &mut Nodes, from: &[&End], service: &[IpAddr]) {
     all_reach(&all, &all);
     nodes.check_modes();
     within("the Service's new backend", || all[0].page((service[0], 80).into()).is_some_and(|page| page == "web-3"));
-    all_get_every_backend(&all, service, &["web-1", "web-2", "web-3"]);
+    all_get_every_backend(&all, (service, 80), &["web-1", "web-2", "web-3"]);
     all_ask_the_api_server(&all);
 }
 
@@ -294,11 +327,12 @@ fn three_nodes_of_a_real_cluster_are_connected_by_deploy_alone_whatever_happens_
 
     // Services: by address from pods and nodes, and by name from pods.
     within("the endpoint slices", || pods[0].page((service[0], 80).into()).is_some());
-    all_get_every_backend(&from, &service, &["web-1", "web-2", "web-3"]);
+    all_get_every_backend(&from, (&service, 80), &["web-1", "web-2", "web-3"]);
     all_ask_the_api_server(&from);
     serve_names(&nodes, &service);
     all_resolve(&nodes, &pods, &service);
     all_reach_the_world(&nodes, &pods);
+    outside_reaches_services(&nodes);
     policy_holds_in_both_modes(&nodes, &pods, &hosts);
     all_reach(&from, &from);
     every_connection_outlives_the_replacement_of_all(&nodes, &vswitches, &pods, &service);

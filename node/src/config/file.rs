@@ -10,7 +10,6 @@ use serde::de::{self, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
-use super::mode::Mode;
 use super::{
     Attach, ConfigError, Dataplane, EncapsulationMode, EngineName, Poll, WhenMissing, WhenRefused, WhenUnreachable,
     Window, XdpModeName,
@@ -73,6 +72,14 @@ pub(super) struct File {
     pub(super) ports: Option<Vec<Spanned<Port>>>,
     #[serde(default)]
     pub(super) routes: Vec<Route>,
+}
+
+/// A kind of node whose settings go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Mode {
+    /// A node of a cluster without another network plugin and without kube-proxy. The node's kernel keeps its network cards.
+    Cluster,
 }
 
 const fn yes() -> bool {

@@ -4,17 +4,9 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use super::faults::{Faults, line};
-use super::file::{File, Kind, Port, Route};
+use super::file::{File, Kind, Mode, Port, Route};
 use super::masquerade;
 use super::{Attach, Dataplane};
-
-/// A kind of node whose settings go together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Mode {
-    /// A node of a cluster without another network plugin and without kube-proxy. The node's kernel keeps its network cards.
-    Cluster,
-}
 
 /// The fields that [`Mode::Cluster`] sets unless the file does: the host port, routes to it, and masquerading.
 const CLUSTER: &str = "

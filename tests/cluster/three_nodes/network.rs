@@ -13,6 +13,9 @@ use crate::lab::netns::{Netns, Running};
 use crate::lab::{Lab, Options, veth};
 use crate::machine::{IMAGE, Machine, NodePrograms};
 
+/// The host port of the pods `web-N`.
+pub(super) const HOST_PORT: u16 = 8088;
+
 /// The image of the DNS server.
 pub(super) const DNSMASQ: &str = "bulkhead.test/dnsmasq:1";
 
@@ -102,6 +105,21 @@ impl Nodes {
         (server, FAR.router.map(|address| (address.parse::<IpAddr>().unwrap(), 8080).into()))
     }
 
+    /// Returns the router as a client outside the cluster.
+    pub(super) fn outside(&self) -> End {
+        let netns = PathBuf::from("/run/netns").join(self.router.name());
+        let addresses = FAR.router.map(|address| address.parse().unwrap());
+        End { name: "the outside".to_owned(), object: Value::Null, netns, addresses, ports: [0, 0] }
+    }
+
+    /// Makes the router send packets for these addresses to a node.
+    pub(super) fn route_to(&self, at: usize, addresses: &[IpAddr]) {
+        for (address, node) in addresses.iter().zip(self.addresses(at)) {
+            let family = if address.is_ipv6() { "-6 " } else { "" };
+            self.router.ip(&format!("{family}route replace {address} via {node}"));
+        }
+    }
+
     /// Returns a node's addresses, of IPv4 and IPv6.
     pub(super) fn addresses(&self, at: usize) -> [&'static str; 2] {
         self.places[at].1
@@ -181,10 +199,11 @@ impl Nodes {
             "mkdir /www; echo {name} > /www/index.html; nc -ll -p {echo} -e /bin/sh -c 'echo {name}; exec cat' & \
              exec httpd -f -p {http} -h /www"
         );
+        let ports = if is_host { json!([]) } else { json!([{"containerPort": 80, "hostPort": HOST_PORT}]) };
         self.api.create(&json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": "shop", "labels": {"app": app, "name": name}},
             "spec": {"nodeName": self.labs[at].node_name(), "hostNetwork": is_host, "terminationGracePeriodSeconds": 1,
-                "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": ["/bin/sh", "-c", serve],
+                "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": ["/bin/sh", "-c", serve], "ports": ports,
                     "readinessProbe": {"httpGet": {"port": http}, "periodSeconds": 1}}]}}))
     }
 

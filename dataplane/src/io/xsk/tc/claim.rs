@@ -26,7 +26,7 @@ use super::super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
 use super::super::instruction::Width::{Byte, Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::abi::{context, function, load_ends};
-use super::from_nodes::{Entrance, Maps};
+use super::entrance::{Entrance, Maps};
 use super::hop_key::{self, store_v4, store_v6};
 use super::sent::{self, FRAGMENT, OFFSET_V4, OFFSET_V6, TRANSPORT_BEHIND_FRAGMENT};
 use super::world::{Ip, V4, V6};

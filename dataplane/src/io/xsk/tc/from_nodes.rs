@@ -45,33 +45,12 @@ use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::abi::{NEXT, SHOT, context, load_ends};
+use super::entrance::{Entrance, Maps};
 use super::ingress::{count_drop, forward, read_packet};
 use super::next_hops::{hop, kind};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
 use super::untranslated::{self, load_protocol};
 use super::{claim, decapsulation, hop_key, how, vips, world};
-
-/// Where packets of other nodes arrive. It decides how the program checks a packet's source address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entrance {
-    /// At a link. The source must belong to a node whose next hop is over this link.
-    Link,
-    /// At the tunnel, behind its guard. The source must belong to any other node, as the guard has compared it with the sender.
-    Tunnel,
-}
-
-/// The maps that the program reads, besides those of flows.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Maps<'a> {
-    /// Next hops ([`next_hops`](super::next_hops)).
-    pub(super) hops: &'a Map,
-    /// Masqueraded packets that were sent ([`sent`](super::sent)).
-    pub(super) sent: &'a Map,
-    /// Datagrams and fragments of which later ones may be the vswitch's ([`untranslated`]).
-    pub(super) records: &'a Map,
-    /// Virtual addresses ([`vips`]).
-    pub(super) vips: &'a Map,
-}
 
 /// Builds the program.
 pub(super) fn instructions(table: &FlowTable, maps: &Maps<'_>, entrance: Entrance) -> Vec<Instruction> {

@@ -39,6 +39,7 @@ mod config;
 mod decapsulation;
 mod deliver;
 mod encapsulation;
+mod entrance;
 mod filter;
 mod from_nodes;
 mod handshake;

@@ -11,8 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ipnet::IpNet;
 
 use super::TcDatapath;
+use super::entrance::{Entrance, Maps};
 use super::filter::{self, Filter};
-use super::from_nodes::{self, Entrance, Maps};
+use super::from_nodes;
 use super::next_hops::{NextHops, NodeHop, TunnelEnd};
 use crate::io::FlowSlot;
 use crate::io::xsk::bpf::Hook;

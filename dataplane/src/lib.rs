@@ -53,6 +53,7 @@ mod route;
 mod service;
 mod session;
 mod snapshot;
+mod source_ports;
 mod swap;
 mod sync;
 mod translations;
@@ -80,6 +81,7 @@ pub use session::{
     SessionSelector, Tally, TcpWindow, Timeouts,
 };
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
+pub use source_ports::SourcePorts;
 pub use worker::{Affinity, AuditTap, Audited, Worker, WorkerConfig};
 
 #[cfg(test)]

@@ -32,15 +32,14 @@ mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bulkhead_dataplane::Services;
 use bulkhead_dataplane::io::{
     self, KernelRoute, MAIN_TABLE, OwnRoute, RouteRefused, TcDatapath, Tunnel, TunnelConfig, TunnelEnd, TunnelPeer,
     Watched, own_routes, remove_tunnel, replace_routes,
 };
+use bulkhead_dataplane::{Services, SourcePorts};
 use crossbeam_channel::{Receiver, never};
 use ipnet::IpNet;
 
@@ -118,7 +117,7 @@ struct Told {
     /// The node's addresses among those of its pods: the sources of its own packets to Services.
     among_pods: Vec<IpAddr>,
     /// The sources and source ports of pods' packets to the world. `None` if these are not masqueraded.
-    masquerade: Option<(Vec<IpAddr>, RangeInclusive<u16>)>,
+    masquerade: Option<(Vec<IpAddr>, SourcePorts)>,
     /// Whether clients outside the cluster may connect to Services.
     has_external_vips: bool,
 }

@@ -123,6 +123,8 @@ pub struct Worker {
     /// The burst's connections that only pass because a policy is audited. Preallocated for a whole burst.
     audits: Vec<Noted>,
     audit_tap: Option<AuditTap>,
+    /// The last connections that found no source port, and until when others like them are refused without a search, in nanoseconds. `None` before any.
+    exhausted: Option<(services::Exhausted, u64)>,
     /// The other ends of ended sessions whose pods are gone, to be told.
     survivors: VecDeque<Survivor>,
 }

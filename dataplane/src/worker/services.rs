@@ -13,11 +13,15 @@ use super::{Team, Worker, masquerade};
 use crate::packet::{Ip, Ports, Transport};
 use crate::service::{Answer, Backend, Client, Eligible, Remembered, Vip};
 use crate::session::{Direction, Key, Match, NewSession, Rewrite, Slot};
+use crate::source_ports::Tried;
 use crate::{DropReason, Flow, Services, Snapshot};
 
-/// Source ports tried before a connection is refused. With 98 of 100 in use, a free one is found seven times in eight. A hundred lookups
-/// take a few microseconds.
+/// Source ports tried before a connection to a Service is refused. With 98 of 100 in use, a free one is found seven times in eight. A hundred
+/// lookups take a few microseconds.
 const TRIES: u16 = 100;
+/// How long a pod's connections to a destination without free ports are refused without tries, in nanoseconds: long enough that a flood of them
+/// costs the worker little, and shorter than a client waits before it repeats a packet.
+const EXHAUSTED: u64 = 50_000_000;
 
 /// First source port used if the client's own is taken. Services do not listen below it (RFC 6335 §6).
 const FIRST_SOURCE_PORT: u16 = 1024;
@@ -34,6 +38,16 @@ pub(super) enum Opening {
     Translated(Flow, NewSession),
     /// The session belongs to the worker with this number, from 0.
     Elsewhere(usize),
+}
+
+/// A pod's connections to a destination for which no source port is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exhausted {
+    client: IpAddr,
+    destination: (IpAddr, u16),
+    protocol: u8,
+    /// The source address whose ports are in use.
+    source: IpAddr,
 }
 
 /// The backend and the source of a new connection to a Service.
@@ -116,9 +130,14 @@ impl Worker {
         }
         let forward = Flow { dst, dport, ..*flow };
         let rewrite = Rewrite::new(flow.src, flow.dst, flow.protocol, ports, burst.services);
-        for tried in 0..TRIES {
+        let exhausted = Exhausted { client: flow.src, destination: (dst, dport), protocol: flow.protocol, source };
+        if self.exhausted.is_some_and(|(last, until)| last == exhausted && self.now.time < until) {
+            return Err(DropReason::SourcePortsExhausted);
+        }
+        let mut vain = Tried::default();
+        for tried in 0..masquerade.map_or(TRIES, |(_, masquerade)| masquerade.ports().tries()) {
             let number = |own| match masquerade {
-                Some((_, masquerade)) => masquerade.port(own, new.wire_hash, tried),
+                Some((_, masquerade)) => masquerade.ports().port(own, new.wire_hash, tried),
                 None => source_port(own, new.wire_hash, tried),
             };
             let ports = match ports {
@@ -130,11 +149,16 @@ impl Worker {
             if self.pending.may_hold(hash) {
                 self.settle_pending(burst);
             }
-            if self.sessions.is_available(hash, &key, self.now.time) {
+            let Some(holder) = self.sessions.holder(hash, &key, self.now.time) else {
                 let new = NewSession { key, hash, from_low, rewrite: Some(rewrite), ..new };
                 return Ok(Opening::Translated(forward, new));
+            };
+            vain = Tried { ports: vain.ports + 1, own: vain.own + u16::from(holder == flow.src) };
+            if masquerade.is_some_and(|(_, masquerade)| !masquerade.ports().leaves(vain)) {
+                return Err(DropReason::SourcePortsQuota);
             }
         }
+        self.exhausted = Some((exhausted, self.now.time + EXHAUSTED));
         Err(DropReason::SourcePortsExhausted)
     }
 

@@ -90,6 +90,7 @@ impl Worker {
             pending: Pending::new(),
             audits: Vec::with_capacity(BURST),
             audit_tap: None,
+            exhausted: None,
             survivors: VecDeque::new(),
         })
     }

@@ -2,12 +2,16 @@
 
 use super::nodes::Node;
 use super::*;
+use bulkhead_dataplane::Vip;
 use bulkhead_dataplane::io::NodeHop;
 use etherparse::PacketBuilder;
 
 /// The node's addresses, and those of a machine outside.
 const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 const WORLD: [&str; 2] = ["198.51.100.9", "2001:db8:9::9"];
+
+/// Addresses that a load balancer leads to the node.
+const BALANCED: [&str; 2] = ["203.0.113.80", "2001:db8:80::80"];
 
 /// A frame of the router with an IP header between these addresses, and this payload behind it.
 fn packet(mac: [u8; 6], [from, to]: [&str; 2], protocol: u8, payload: &[u8]) -> Vec<u8> {
@@ -50,7 +54,11 @@ fn answers_to_masqueraded_packets_go_to_a_worker_and_all_others_to_the_nodes_ker
     let mac = node.lab.net.inside("sw", || LinkInfo::read("card").unwrap().mac);
     let world = NodeHop::World { interface: node.card, mtu: 1500 };
     node.lead(&["0.0.0.0/0", "::/0"].map(|all| (all.parse().unwrap(), world)).into());
-    node.lab.datapath.take_answers(&NODE.map(|address| address.parse().unwrap()), Some(&(61_000..=61_999)));
+    // A node port of TCP at the node's address, and a balancer's address with a port of UDP.
+    let vips = [0, 1].map(|at| [(NODE[at], TCP, 30_001), (BALANCED[at], UDP, 53)]).concat();
+    let vip = |(address, protocol, port): (&str, u8, u16)| Vip { address: address.parse().unwrap(), protocol, port };
+    node.lab.datapath.take_vips(vips.into_iter().map(vip)).unwrap();
+    node.lab.datapath.take_answers(&NODE.map(|address| address.parse().unwrap()), Some(&(61_000..=61_999).into()));
     for (at, [echo, error, ping]) in [(0, [0, 3, 8]), (1, [129, 2, 128])] {
         let (is_v6, address, world) = (at == 1, NODE[at], WORLD[at]);
         let icmp_number = if is_v6 { 58 } else { 1 };
@@ -79,6 +87,25 @@ fn answers_to_masqueraded_packets_go_to_a_worker_and_all_others_to_the_nodes_ker
                 cases.push((name, packet(address, protocol, &ports(61_500, port)), is_taken));
                 let error = about(protocol, &ports(port, 61_500), address);
                 cases.push(("an error", packet(address, icmp_number, &error), is_taken));
+            }
+        }
+        for (to, protocol, port, is_taken) in [
+            (address, TCP, 30_001, true),
+            (address, UDP, 30_001, false),
+            (address, TCP, 30_002, false),
+            (BALANCED[at], UDP, 53, true),
+            (BALANCED[at], TCP, 53, false),
+            (BALANCED[at], UDP, 61_000, false),
+            (elsewhere, TCP, 30_001, false),
+        ] {
+            cases.push(("to a virtual address", packet(to, protocol, &ports(4000, port)), is_taken));
+            let error = about(protocol, &ports(port, 4000), to);
+            cases.push(("an error about its answer", packet(to, icmp_number, &error), is_taken));
+        }
+        for (id, port, is_taken) in [(17, 53, true), (18, 54, false)] {
+            for (payload, offset, more) in [(ports(4000, port), 0, true), (ports(4000, 107 - port), 40, false)] {
+                let frame = fragment(&packet(BALANCED[at], UDP, &payload), is_v6, id, offset, more);
+                cases.push(("a fragment to a virtual address", frame, is_taken));
             }
         }
         cases.push(("an echo reply", packet(address, icmp_number, &icmp(echo, 61_001, b"abc")), true));

@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 
-use bulkhead_dataplane::Masquerade;
+use bulkhead_dataplane::SourcePorts;
 use ipnet::IpNet;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
@@ -14,20 +13,14 @@ use serde_saphyr::Spanned;
 use super::faults::{Faults, line};
 
 /// Settings of masquerading: the source translation of pods' connections to other networks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MasqueradeConfig {
     /// Source addresses, at most one per family. A family without one uses the node's first address.
     pub addresses: Vec<IpAddr>,
     /// Networks to which packets keep the pods' addresses, besides the cluster's.
     pub except: Vec<IpNet>,
-    /// The range of source ports that masqueraded connections get.
-    pub ports: RangeInclusive<u16>,
-}
-
-impl Default for MasqueradeConfig {
-    fn default() -> Self {
-        Self { addresses: Vec::new(), except: Vec::new(), ports: Masquerade::PORTS }
-    }
+    /// The source ports that masqueraded connections get.
+    pub ports: SourcePorts,
 }
 
 /// The `masquerade` field as parsed. `None` for `false` or no value.
@@ -97,19 +90,19 @@ pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> Option<Masque
             }
         }
     }
-    let ports = fields.ports.as_ref().map_or(Some(Masquerade::PORTS), |text| {
-        let range = range(&text.value);
-        if range.is_none() {
-            let help = "write the first and the last port, 1024 or more: 61000-65535";
+    let ports = fields.ports.as_ref().and_then(|text| {
+        let ranges = text.value.split(',').map(range).collect::<Option<Vec<_>>>().and_then(SourcePorts::new);
+        if ranges.is_none() {
+            let help = "write the first and the last port, 1024 or more: 61000-65535; up to three ranges, in the order of use, with commas between";
             faults.add(line(text), "masquerade.ports", format!("`{}` is not a range of ports", text.value), help);
         }
-        range
+        ranges
     });
-    Some(MasqueradeConfig { addresses, except, ports: ports.unwrap_or(Masquerade::PORTS) })
+    Some(MasqueradeConfig { addresses, except, ports: ports.unwrap_or_default() })
 }
 
 /// Parses `61000-65535`. Rejects ports below 1024, which are reserved for services (RFC 6335 §6).
-fn range(text: &str) -> Option<RangeInclusive<u16>> {
+fn range(text: &str) -> Option<std::ops::RangeInclusive<u16>> {
     let (first, last) = text.split_once('-')?;
     let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
     (1024 <= first && first <= last).then_some(first..=last)

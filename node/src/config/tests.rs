@@ -477,7 +477,9 @@ fn masquerading_is_off_unless_it_is_said_and_its_settings_are_checked() {
     }
     let config = with("masquerade: {addresses: [192.0.2.1, 'fd00::1'], except: [192.168.1.0/16], ports: 50000-50999}");
     let masquerade = config.unwrap().masquerade.unwrap();
-    assert_eq!((masquerade.addresses.len(), masquerade.ports), (2, 50_000..=50_999));
+    assert_eq!((masquerade.addresses.len(), masquerade.ports), (2, (50_000..=50_999).into()));
+    let several = with("masquerade: {ports: '61000-65535, 1024-29999'}").unwrap().masquerade.unwrap();
+    assert_eq!(several.ports.ranges(), [61_000..=65_535, 1_024..=29_999]);
     assert_eq!(masquerade.except, ["192.168.0.0/16".parse().unwrap()]);
     assert_eq!(with("").unwrap().needs_restart(&with("masquerade: true").unwrap()), ["masquerade"]);
     for (wrong, told) in [

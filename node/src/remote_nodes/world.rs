@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 
-use bulkhead_dataplane::Services;
 use bulkhead_dataplane::io::{KernelRoute, MAIN_TABLE, NodeHop, OwnRoute, TcDatapath};
+use bulkhead_dataplane::{Services, SourcePorts};
 use ipnet::IpNet;
 
 use crate::host_port::Destinations;
 
 /// Returns the sources and the source ports of masqueraded packets. `None` if no packets are masqueraded.
-pub(super) fn told(own: &Destinations) -> Option<(Vec<IpAddr>, RangeInclusive<u16>)> {
+pub(super) fn told(own: &Destinations) -> Option<(Vec<IpAddr>, SourcePorts)> {
     own.masquerade.as_ref().map(|one| (one.sources().to_vec(), one.ports().clone()))
 }
 

@@ -27,7 +27,7 @@ pub(super) const fn hubble(reason: DropReason) -> (u32, &'static str) {
         Ipv6ExtensionLimit => (156, "INVALID_IPV6_EXTENSION_HEADER"),
         NoEndpoint | NoLocalEndpoint | UnknownServicePort => (158, "SERVICE_BACKEND_NOT_FOUND"),
         TableMissing => (165, "NO_CONFIGURATION_AVAILABLE_TO_PERFORM_POLICY_DECISION"),
-        SourcePortsExhausted => (167, "NO_MAPPING_FOR_NAT_MASQUERADE"),
+        SourcePortsExhausted | SourcePortsQuota => (167, "NO_MAPPING_FOR_NAT_MASQUERADE"),
         NotMasqueraded => (168, "UNSUPPORTED_PROTOCOL_FOR_NAT_MASQUERADE"),
         NoRoute => (169, "FIB_LOOKUP_FAILED"),
         FragmentWithoutFirst => (175, "FIRST_LOGICAL_DATAGRAM_FRAGMENT_NOT_FOUND"),

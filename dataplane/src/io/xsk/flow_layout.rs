@@ -106,13 +106,13 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const NODES_ADDRESSES: i32 = 88;
     /// tc programs only: the UDP port of the tunnel, 4 bytes; 0 without one.
     pub(in crate::io::xsk) const TUNNEL_PORT: i32 = 100;
-    /// tc programs only: the first and the last source port of masqueraded packets, 2 bytes each in host order. The first is higher than the last
-    /// if packets are not masqueraded.
+    /// tc programs only: three ranges of source ports of masqueraded packets, first and last, 2 bytes each in host order. In an unused range, the first
+    /// is higher than the last.
     pub(in crate::io::xsk) const WORLD_PORTS: i32 = 104;
     /// tc programs only: the addresses of this node to which the world answers, 16 bytes each, the IPv4 address in its mapped form; all zeros without
     /// one.
-    pub(in crate::io::xsk) const WORLD_V4: i32 = 112;
-    pub(in crate::io::xsk) const WORLD_V6: i32 = 128;
+    pub(in crate::io::xsk) const WORLD_V4: i32 = 120;
+    pub(in crate::io::xsk) const WORLD_V6: i32 = 136;
     /// Per slot: the egress (interface index and `how`, 4 bytes each), and the time until which the port's slow path limit is used.
     pub(in crate::io::xsk) const SLOT: i32 = 192;
     /// One cache line per slot, as different cores write them.
@@ -134,10 +134,11 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const OPEN_BIT: u32 = 62;
     /// The records of handshakes, see [`handshake`](super::handshake).
     pub(in crate::io::xsk) const HANDSHAKES: i32 = LATCHES + LATCH_COUNT * 8;
-    /// tc programs only: a bit for each port number, set if a virtual address has it or had it. Port 0 has the lowest bit of the first byte.
-    pub(in crate::io::xsk) const VIP_PORTS: i32 =
+    /// tc programs only: a bit for each port number, set if a virtual address or a masqueraded packet has it or had it. Port 0 has the lowest bit of the
+    /// first byte.
+    pub(in crate::io::xsk) const TAKEN_PORTS: i32 =
         HANDSHAKES + crate::io::HANDSHAKES.cast_signed() * super::handshake::LEN as i32;
-    pub(in crate::io::xsk) const LEN: i32 = VIP_PORTS + (1 << 16) / 8;
+    pub(in crate::io::xsk) const LEN: i32 = TAKEN_PORTS + (1 << 16) / 8;
 }
 
 /// Byte offsets in the record of a handshake. Sequence numbers have 4 bytes in host order. Each other field is written by the packets of one

@@ -163,14 +163,18 @@ pub(super) enum Place {
     SentEcho,
     /// Registers 3 to 5 have the protocol, the node's and the world's port of the packet's record.
     SentKey,
+    /// The node's port of the packet's record, in register 4 in host order, is not in the first range of source ports, as at the next label.
+    SentSecond,
+    /// It is not in the second range either.
+    SentThird,
+    /// It is a source port of masqueraded packets.
+    SentSource,
     /// The masqueraded packet has its record, or gets none.
     Remembered,
     /// The packet is IPv6. Register 1 has the address of the cell `WORLD_PORTS`, as at the next labels.
     ToNodeV6,
     /// The packet's destination is one of this node's to which the world answers.
     ToNode,
-    /// The port of a packet to this node is none of masqueraded packets. Register 4 has it in host order.
-    NoMasquerade,
     /// The packet may belong to a flow.
     Spared,
     /// The packet of a known flow is IPv6. Register 1 has the address of the cell `WORLD_PORTS`, as at the next label.
@@ -234,6 +238,12 @@ pub(super) enum Place {
     ClaimPort,
     /// The packet is to no virtual address. Its protocol, ports and addresses are stored.
     NoVip,
+    /// The node's port, in register 4 in host order, is not in the first range of source ports of masqueraded packets, as at the next label.
+    ClaimSecond,
+    /// It is not in the second range either.
+    ClaimThird,
+    /// It is a source port of masqueraded packets.
+    ClaimSource,
     /// The address at a stack offset is not the node's IPv4 address. Register 1 has the address of the cell `WORLD_PORTS`.
     OwnV6,
     /// The address at a stack offset is one of this node's to which the world answers.

@@ -150,6 +150,12 @@ impl<L: Copy + PartialEq + std::fmt::Debug> Assembler<L> {
         self.push([Instruction::new(0xdb, destination, register, offset, FETCH)]);
     }
 
+    /// Atomic `*(u32 *)(destination + offset) |= register` (Linux 5.12).
+    pub(super) fn or_atomic(&mut self, destination: u8, register: u8, offset: i16) {
+        const OR: i32 = 0x40;
+        self.push([Instruction::new(0xc3, destination, register, offset, OR)]);
+    }
+
     /// Non-atomic `*(u64 *)(base + offset) += register`, for per-core counters. Overwrites register `scratch`.
     pub(super) fn add_to(&mut self, base: u8, register: u8, offset: i16, scratch: u8) {
         self.load(Width::Double, scratch, base, offset);

@@ -249,12 +249,15 @@ impl SessionTable {
         }
     }
 
-    /// Whether a new connection may use this key: it has no session, or one that has ended. Refusals do not count.
-    pub(crate) fn is_available(&self, hash: u64, key: &Key, now: u64) -> bool {
-        self.lookup(hash, key).is_none_or(|slot| {
-            let entry = self.entry(slot);
-            entry.class() == Class::Refused || entry.is_closed() || self.is_expired(slot, now)
-        })
+    /// Returns the address of the client whose session has this key. `None` if a new connection may use the key: it has no session, or one that has
+    /// ended. Refusals do not count.
+    pub(crate) fn holder(&self, hash: u64, key: &Key, now: u64) -> Option<IpAddr> {
+        let slot = self.lookup(hash, key)?;
+        let entry = self.entry(slot);
+        let is_free = entry.class() == Class::Refused || entry.is_closed() || self.is_expired(slot, now);
+        let client =
+            || self.rewrite(slot).map_or(entry.endpoints(Direction::Forward)[0].0, |rewrite| rewrite.client().0);
+        (!is_free).then(client)
     }
 
     /// Ends the entries for which `is_over` returns true among `count` slots from `from` on, including sessions cut by a policy. Returns

@@ -3,8 +3,9 @@
 
 use super::fragments::narrow_ports;
 use super::*;
+use crate::SourcePorts;
 use crate::filter::Filter;
-use crate::probe::ProbeKind;
+use crate::probe::{Probe, ProbeKind};
 use crate::testbed::*;
 use crate::vswitch::stream::{LONGEST_SNAP, LeftOut, Record, Tracepoint};
 use crate::{Backends, FragmentConfig, Masquerade, Percent, Routes, ServicePort, TcpWindow, Vip, VipEntry};
@@ -198,7 +199,7 @@ fn refusing(entry: VipEntry) -> crate::Services {
 
 fn masquerading_as(sources: &[&str]) -> Option<Arc<Masquerade>> {
     let kept = ["10.0.0.0/8".parse().unwrap()];
-    Some(Arc::new(Masquerade::new(sources.iter().map(|source| ip(source)), kept, Masquerade::PORTS)))
+    Some(Arc::new(Masquerade::new(sources.iter().map(|source| ip(source)), kept, SourcePorts::default())))
 }
 
 /// Returns a scene that causes a drop for this reason. The match makes the compiler require a scene for a new reason.
@@ -302,6 +303,15 @@ fn scene(reason: DropReason) -> Scene {
             let mut services = services(1, &[(VIP, service(&[backend("10.9.0.1", 80)]))]);
             services.set_sources([]);
             outside(&opening("8.8.8.8", VIP, 8080)).with_services(services)
+        }
+        SourcePortsQuota => {
+            let probe =
+                |sport| Probe { src: ip("10.0.0.1"), dst: ip("8.8.8.8"), kind: ProbeKind::Udp, sport, dport: 53 };
+            let conversation = |port: u16| send(A, &probe(40_000 + port).request().unwrap());
+            let scene = Scene::of((0..24).map(conversation).collect());
+            let ports = SourcePorts::new(vec![61_000..=61_001, 62_000..=62_009]).unwrap();
+            let masquerade = Masquerade::new([ip("192.168.0.1")], [], ports);
+            Scene { snapshot: scene.snapshot.with_masquerade(Some(Arc::new(masquerade))), ..scene }
         }
         NotMasqueraded => {
             let scene = a(&udp("10.0.0.1", "8.8.8.8", 53));

@@ -8,25 +8,24 @@ use crate::*;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 const NODE: &str = "192.168.0.1";
 const WORLD: &str = "8.8.8.8";
 
-fn masquerade(sources: &[&str], ports: RangeInclusive<u16>) -> Option<Arc<Masquerade>> {
+fn masquerade(sources: &[&str], ports: impl Into<SourcePorts>) -> Option<Arc<Masquerade>> {
     let kept = ["10.0.0.0/8", "fd00::/16"].map(|block| block.parse().unwrap());
     Some(Arc::new(Masquerade::new(sources.iter().map(|source| ip(source)), kept, ports)))
 }
 
-fn bed_with(ports: RangeInclusive<u16>) -> Bed {
+fn bed_with(ports: impl Into<SourcePorts>) -> Bed {
     let mut bed = Bed::with(SessionConfig::live(20_000));
     bed.snapshot = bed.snapshot.with_masquerade(masquerade(&[NODE, "fd00:1::1"], ports));
     bed
 }
 
 fn bed() -> Bed {
-    bed_with(Masquerade::PORTS)
+    bed_with(SourcePorts::default())
 }
 
 /// Returns a probe between these ends.
@@ -45,7 +44,7 @@ fn all_protocols_and_both_families_leave_with_the_nodes_address_and_answers_find
             assert_eq!((first.verdict, first.session), (Verdict::Forward(UPLINK), Some(SessionState::New)), "{kind:?}");
             let sent = first.translation.unwrap();
             assert_eq!((sent.src, sent.dst), (ip(node), ip(world)), "{kind:?}");
-            assert!(Masquerade::PORTS.contains(&sent.sport), "{kind:?} {}", sent.sport);
+            assert!((61_000..=65_535).contains(&sent.sport), "{kind:?} {}", sent.sport);
             let is_echo = kind == ProbeKind::IcmpEcho;
             assert_eq!(sent.dport, if is_echo { sent.sport } else { 53 });
             // The server answers the packet that it received.
@@ -103,7 +102,7 @@ fn while_nobody_knows_the_pod_an_answer_is_dropped_and_its_session_stays() {
     });
     bed.snapshot = snapshot_of(2, nameless.collect());
     assert_eq!(bed.verdict(UPLINK, &answer), dropped(DropReason::SessionClash), "it is not the node's");
-    bed.snapshot = snapshot_of(3, ports()).with_masquerade(masquerade(&[NODE, "fd00:1::1"], Masquerade::PORTS));
+    bed.snapshot = snapshot_of(3, ports()).with_masquerade(masquerade(&[NODE, "fd00:1::1"], SourcePorts::default()));
     assert_eq!(bed.send(A, &request).translation, Some(sent), "the same port");
     assert_eq!(bed.verdict(UPLINK, &answer), Verdict::Forward(A));
     assert_eq!(bed.worker.sessions_in_use(), 1);
@@ -137,16 +136,16 @@ fn policy_is_judged_on_the_pods_own_address_and_port() {
     let mut bed = bed();
     // To outside networks, policy allows only port 80, and only from A.
     let strict = snapshot_with(2, UPLINK, Some(STRICT));
-    bed.snapshot = strict.with_masquerade(masquerade(&[NODE], Masquerade::PORTS));
+    bed.snapshot = strict.with_masquerade(masquerade(&[NODE], SourcePorts::default()));
     assert_eq!(bed.verdict(A, &tcp("10.0.0.1", WORLD, 40_000, 80, SYN)), Verdict::Forward(UPLINK));
     assert_eq!(bed.verdict(A, &tcp("10.0.0.1", WORLD, 40_000, 81, SYN)), dropped(DropReason::PolicyDenied));
     assert_eq!(bed.verdict(B, &tcp("10.0.0.2", WORLD, 40_000, 80, SYN)), dropped(DropReason::PolicyDenied));
     let ping = of(ProbeKind::IcmpEcho, ip("10.0.0.1"), 7, WORLD, 0).request().unwrap();
     assert_eq!(bed.verdict(A, &ping), Verdict::Forward(UPLINK));
     // A newer policy cuts the connection and the pings. A still newer one allows them again with the same numbers.
-    bed.snapshot = snapshot_with(3, UPLINK, Some(CLOSED)).with_masquerade(masquerade(&[NODE], Masquerade::PORTS));
+    bed.snapshot = snapshot_with(3, UPLINK, Some(CLOSED)).with_masquerade(masquerade(&[NODE], SourcePorts::default()));
     assert_eq!(bed.verdict(A, &ping), dropped(DropReason::PolicyDenied));
-    bed.snapshot = snapshot_with(4, UPLINK, Some(STRICT)).with_masquerade(masquerade(&[NODE], Masquerade::PORTS));
+    bed.snapshot = snapshot_with(4, UPLINK, Some(STRICT)).with_masquerade(masquerade(&[NODE], SourcePorts::default()));
     assert_eq!(bed.send(A, &ping).translation.unwrap().src, ip(NODE));
 }
 
@@ -176,7 +175,7 @@ fn nothing_leaves_with_a_pods_address_where_the_node_has_none_to_give() {
     // A source that is not the node's; one of the other family; none.
     for sources in [&["192.168.0.77"][..], &["fd00:1::1"], &[]] {
         let mut bed = bed();
-        bed.snapshot = snapshot().with_masquerade(masquerade(sources, Masquerade::PORTS));
+        bed.snapshot = snapshot().with_masquerade(masquerade(sources, SourcePorts::default()));
         for packet in [udp("10.0.0.1", WORLD, 53), tcp("10.0.0.1", WORLD, 40_000, 80, SYN), ping()] {
             assert_eq!(bed.verdict(A, &packet), dropped(DropReason::NotMasqueraded));
         }
@@ -225,14 +224,14 @@ fn sessions_that_were_begun_without_masquerading_and_with_a_lost_address_end() {
     bed.send(A, &segment(SYN));
     bed.send(UPLINK, &tcp(WORLD, "10.0.0.1", 80, 40_000, SYN | ACK));
     assert_eq!(bed.send(A, &segment(ACK)).translation, None);
-    bed.snapshot = snapshot_with(2, B, Some(STRICT)).with_masquerade(masquerade(&[NODE], Masquerade::PORTS));
+    bed.snapshot = snapshot_with(2, B, Some(STRICT)).with_masquerade(masquerade(&[NODE], SourcePorts::default()));
     let sent = bed.send(A, &datagram);
     assert_eq!((sent.session, sent.translation.unwrap().src), (Some(SessionState::New), ip(NODE)));
     assert_eq!(bed.verdict(A, &segment(ACK)), dropped(DropReason::TcpWithoutSession));
     // The node's address has changed.
     let mut ports = ports();
     ports[HOST.index()].addresses = vec![ip("192.168.0.2")];
-    bed.snapshot = snapshot_of(3, ports).with_masquerade(masquerade(&["192.168.0.2"], Masquerade::PORTS));
+    bed.snapshot = snapshot_of(3, ports).with_masquerade(masquerade(&["192.168.0.2"], SourcePorts::default()));
     assert_eq!(bed.send(A, &datagram).translation.unwrap().src, ip("192.168.0.2"));
 }
 
@@ -243,7 +242,7 @@ fn a_connection_to_a_service_outside_of_the_cluster_has_the_nodes_address_there(
     bed.snapshot = bed.snapshot.with_services(Some(Arc::new(all)));
     let sent = bed.send(A, &udp("10.0.0.1", VIP, 8080)).translation.unwrap();
     assert_eq!((sent.src, sent.dst, sent.dport), (ip(NODE), ip("9.9.9.9"), 80));
-    assert!(Masquerade::PORTS.contains(&sent.sport));
+    assert!((61_000..=65_535).contains(&sent.sport));
     let back = bed.send(UPLINK, &of(ProbeKind::Udp, ip(NODE), sent.sport, "9.9.9.9", 80).reply().unwrap());
     let expected = Translation { src: ip(VIP), dst: ip("10.0.0.1"), sport: 8080, dport: 40_000 };
     assert_eq!((back.verdict, back.translation), (Verdict::Forward(A), Some(expected)));
@@ -281,7 +280,7 @@ fn where_uplink_and_host_port_share_an_interface_only_masqueraded_packets_of_pod
         (outcome.verdict, outcome.translation.map(|translation| translation.src))
     };
     assert_eq!(outcome(&mut bed, A, &ask("10.0.0.1", WORLD, 1)), (Verdict::Forward(HOST), None));
-    bed.snapshot = plain(3).with_masquerade(masquerade(&[NODE, "fd00:1::1"], Masquerade::PORTS));
+    bed.snapshot = plain(3).with_masquerade(masquerade(&[NODE, "fd00:1::1"], SourcePorts::default()));
     assert_eq!(outcome(&mut bed, A, &ask("10.0.0.1", WORLD, 2)), (Verdict::Forward(UPLINK), Some(ip(NODE))));
     let expected = (Verdict::Forward(UPLINK), Some(ip("fd00:1::1")));
     assert_eq!(outcome(&mut bed, A, &ask("fd00::1", "2001:db8::8", 3)), expected);
@@ -296,4 +295,57 @@ fn where_uplink_and_host_port_share_an_interface_only_masqueraded_packets_of_pod
     // The session that began before has the pod's address. It begins again, with the node's.
     let again = bed.send(A, &of(ProbeKind::Tcp, ip("10.0.0.1"), 1, WORLD, 80).request().unwrap());
     assert_eq!((again.verdict, again.translation.map(|one| one.src)), (Verdict::Forward(UPLINK), Some(ip(NODE))));
+}
+
+/// A bed with the default source ports whose pod `A` has this many addresses from 10.1.0.1 on, each like a pod of its own.
+fn bed_of_many(pods: u32) -> Bed {
+    let everything = Percent::ALL;
+    let config = SessionConfig { pod_share: everything, half_open: everything, ..SessionConfig::live(150_000) };
+    let mut bed = Bed::with(config);
+    let all = ports().into_iter().map(|port| match &*port.name {
+        "ns/a" => PortConfig { addresses: (0..pods).map(pod).collect(), ..port },
+        _ => port,
+    });
+    bed.snapshot = snapshot_of(2, all.collect()).with_masquerade(masquerade(&[NODE], SourcePorts::default()));
+    bed
+}
+
+fn pod(number: u32) -> IpAddr {
+    std::net::Ipv4Addr::from(0x0a01_0001 + number).into()
+}
+
+#[test]
+fn ten_thousand_pods_have_sixty_thousand_connections_to_one_destination() {
+    let mut bed = bed_of_many(10_000);
+    let mut seen = BTreeSet::new();
+    let request = |from: u32, sport| of(ProbeKind::Udp, pod(from), sport, WORLD, 443).request().unwrap();
+    for sport in 40_000..40_006 {
+        for from in 0..10_000 {
+            let sent = bed.send(A, &request(from, sport));
+            let port = sent.translation.unwrap_or_else(|| panic!("{} have ports: {sent:?}", seen.len())).sport;
+            assert!(seen.insert(port) && !(30_000..32_768).contains(&port) && port >= 1024, "{port}");
+            // The node's own ports come last.
+            assert!(seen.len() > 25_000 || !(32_768..61_000).contains(&port), "{port} after {}", seen.len());
+        }
+    }
+    let mut refused = (0..10_000).map(|from| bed.verdict(A, &request(from, 50_000)));
+    assert!(refused.any(|verdict| verdict == dropped(DropReason::SourcePortsExhausted)), "61,744 have all");
+}
+
+#[test]
+fn a_pod_that_takes_all_ports_it_can_get_leaves_some_to_others() {
+    let mut bed = bed_of_many(100);
+    let request = |from, number: u16| of(ProbeKind::Udp, pod(from), 1_024 + number, WORLD, 443).request().unwrap();
+    let verdicts: Vec<Verdict> = (0..60_000).map(|number| bed.verdict(A, &request(0, number))).collect();
+    let got = verdicts.iter().filter(|&&verdict| verdict == Verdict::Forward(UPLINK)).count();
+    assert!((4_000..35_000).contains(&got), "{got}");
+    assert_eq!(verdicts.last(), Some(&dropped(DropReason::SourcePortsQuota)));
+    // Another one that does the same, and a hundred that need a few.
+    let got = (0..60_000).filter(|&number| bed.verdict(A, &request(1, number)) == Verdict::Forward(UPLINK)).count();
+    assert!(got > 5_000, "{got}");
+    for from in 2..100 {
+        for number in 0..20 {
+            assert_eq!(bed.verdict(A, &request(from, number)), Verdict::Forward(UPLINK), "{from}");
+        }
+    }
 }

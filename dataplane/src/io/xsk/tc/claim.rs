@@ -15,8 +15,8 @@
 use super::super::flow_headers::{ETHERNET, HEADER, IPV6, SHORTEST, TYPE_V4, TYPE_V6, UDP, need};
 use super::super::flow_layout::key;
 use super::super::flow_place::Place::{
-    self, ClaimError, ClaimFragment, ClaimPort, ClaimV4, ClaimV6, Claimed, ClaimedBefore, NoVip, Pass, ToWorker,
-    Unclaimed,
+    self, ClaimError, ClaimFragment, ClaimPort, ClaimSecond, ClaimSource, ClaimThird, ClaimV4, ClaimV6, Claimed,
+    ClaimedBefore, NoVip, Pass, ToWorker, Unclaimed,
 };
 use super::super::flow_stack::{CONTEXT, DATA, KEY, SCRATCH, SENT_KEY, STACK};
 use super::super::flow_steps::look_up;
@@ -30,7 +30,7 @@ use super::entrance::{Entrance, Maps};
 use super::hop_key::{self, store_v4, store_v6};
 use super::sent::{self, FRAGMENT, OFFSET_V4, OFFSET_V6, TRANSPORT_BEHIND_FRAGMENT};
 use super::world::{Ip, V4, V6};
-use super::{untranslated, vips, world};
+use super::{taken_ports, untranslated, vips, world};
 
 /// Stack offset of 1 for a packet's first fragment, else 0, 8 bytes.
 const IS_FRAGMENT: i16 = SCRATCH;
@@ -93,11 +93,7 @@ fn claim_port(program: &mut Assembler<Place>, table: &FlowTable, maps: &Maps<'_>
         program.load(Short, 4, STACK, sent::NODE_PORT);
         program.swap_short(4);
         // Spares most of the node's own packets the look-up.
-        program.push(world::own_cell(1, table));
-        program.load(Short, 3, 1, world::FIRST_PORT);
-        program.jump_if_register(4, Less, 3, Unclaimed);
-        program.load(Short, 3, 1, world::LAST_PORT);
-        program.jump_if_register(4, Greater, 3, Unclaimed);
+        taken_ports::is_source(program, table, [ClaimSecond, ClaimThird, ClaimSource], Unclaimed);
         world::is_own(program, vips::ADDRESS, Unclaimed);
         look_up(program, maps.sent, SENT_KEY);
         program.jump_if(0, Equal, 0, Unclaimed);

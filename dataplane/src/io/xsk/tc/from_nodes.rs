@@ -4,7 +4,7 @@
 //! ```text
 //!   the port to other nodes is open; to this host, without VLAN tag                      | else: pass
 //!   parse -> key (flow_headers)                                                          | unopened
-//!   to this node, with the port of a virtual address or of masqueraded packets (vips)    | other packets to it: pass
+//!   to this node, with the port of a virtual address or of masqueraded packets (taken_ports) | other packets to it: pass
 //!   flow known                                                                           | else: unopened
 //!   to a pod: hops[source] is another node's, on this link                               | else: pass
 //!   from here on as packets of a port (ingress), except that MAC addresses are set, not compared
@@ -50,7 +50,7 @@ use super::ingress::{count_drop, forward, read_packet};
 use super::next_hops::{hop, kind};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
 use super::untranslated::{self, load_protocol};
-use super::{claim, decapsulation, hop_key, how, vips, world};
+use super::{claim, decapsulation, hop_key, how, taken_ports, world};
 
 /// Builds the program.
 pub(super) fn instructions(table: &FlowTable, maps: &Maps<'_>, entrance: Entrance) -> Vec<Instruction> {
@@ -69,7 +69,7 @@ pub(super) fn instructions(table: &FlowTable, maps: &Maps<'_>, entrance: Entranc
         }
     });
     if is_link {
-        vips::spare(&mut program, table);
+        taken_ports::spare(&mut program, table);
     }
     find(&mut program, table, |program| {
         if is_link {

@@ -54,6 +54,7 @@ mod remains;
 mod renewal;
 mod sent;
 mod slow_path;
+mod taken_ports;
 mod to_nodes;
 mod trunk;
 mod untranslated;

@@ -14,21 +14,23 @@ use std::io;
 use std::path::Path;
 
 use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, TYPE_V6, UDP, need};
-use super::super::flow_place::Place::{self, Remembered, SentEcho, SentFragment, SentKey, SentV6, SentV6Ports};
+use super::super::flow_place::Place::{
+    self, Remembered, SentEcho, SentFragment, SentKey, SentSecond, SentSource, SentThird, SentV6, SentV6Ports,
+};
 use super::super::flow_stack::{DATA, SENT_KEY, STACK};
 use super::super::flow_steps::look_up;
 use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::Add;
-use super::super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
+use super::super::instruction::Test::{Differs, Equal, Shares};
 use super::super::instruction::Width::{Byte, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::{MAP_LRU_HASH, Map, MapKind};
 use super::abi::function;
-use super::world;
+use super::taken_ports;
 use crate::io::xsk::small_size;
 
-/// Number of records, about 100 bytes each: several times the source ports of one destination.
-const RECORDS: u32 = 1 << 15;
+/// Number of records, about 100 bytes each: twice the source ports of one destination, since the kernel evicts some before the map is full.
+const RECORDS: u32 = 1 << 17;
 /// Stack offsets of a record's protocol (4 bytes), and of the world's and the node's port (2 bytes each, in network order). An echo request has its
 /// identifier instead of the node's port, and 0 as the world's. The world's address follows, in its mapped form for IPv4.
 pub(super) const PROTOCOL: i16 = SENT_KEY;
@@ -106,18 +108,16 @@ pub(super) fn remember(program: &mut Assembler<Place>, table: &FlowTable, record
     // The identifier, and no port of the world.
     program.push([Instruction::copy(4, 0), Instruction::set(5, 0)]);
     program.place(SentKey);
-    program.push(world::own_cell(1, table));
-    program.push([Instruction::copy(2, 4)]);
-    program.swap_short(2);
-    program.load(Short, 0, 1, world::FIRST_PORT);
-    program.jump_if_register(2, Less, 0, Remembered);
-    program.load(Short, 0, 1, world::LAST_PORT);
-    program.jump_if_register(2, Greater, 0, Remembered);
     program.store(Word, STACK, 3, PROTOCOL);
     program.store(Short, STACK, 5, WORLD_PORT);
     program.store(Short, STACK, 4, NODE_PORT);
+    program.swap_short(4);
+    taken_ports::is_source(program, table, [SentSecond, SentThird, SentSource], Remembered);
     match sender {
-        Sender::Worker => store(program, records),
+        Sender::Worker => {
+            taken_ports::take(program, table);
+            store(program, records);
+        }
         Sender::Program => look_up(program, records, SENT_KEY),
     }
     program.place(Remembered);

@@ -6,27 +6,23 @@
 //!   client <-- node:30080 <-- [to_nodes]   <-- flow known, or worker <-- pod
 //! ```
 //!
-//! A virtual address may be one of the node's. So most packets to the node are none of the vswitch's, and should cost little: a bit per port number
-//! tells whether any virtual address has it. The bits are never cleared, since connections to a removed Service go on.
+//! A virtual address may be one of the node's. So most packets to the node are none of the vswitch's, and should cost little: see [`taken_ports`].
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use super::super::flow_layout::{cells, key};
-use super::super::flow_place::Place::{self, NoMasquerade, Pass, Spared, ToNode, ToNodeV6};
-use super::super::flow_stack::{KEY, STACK, VIP_KEY};
+use super::super::flow_place::Place;
+use super::super::flow_stack::{STACK, VIP_KEY};
 use super::super::flow_steps::look_up;
 use super::super::flow_table::FlowTable;
-use super::super::instruction::Operation::{Add, And, ShiftRight};
-use super::super::instruction::Test::{Differs, Equal, Greater, Less};
-use super::super::instruction::Width::{Byte, Short, Word};
+use super::super::instruction::Test::Differs;
+use super::super::instruction::Width::{Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::{MAP_HASH, Map, MapKind, NO_PREALLOC};
 use super::super::netlink::mapped;
-use super::{sent, world};
+use super::{sent, taken_ports};
 use crate::Vip;
 use crate::io::xsk::small_size;
 
@@ -72,7 +68,8 @@ impl Vips {
     /// The kernel's error, for example if the map is full. Obsolete addresses are removed first, and the programs take packets to a part of the new ones.
     pub(super) fn replace(&self, table: &FlowTable, wanted: impl IntoIterator<Item = Vip>) -> io::Result<()> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted: BTreeSet<Key> = wanted.into_iter().inspect(|vip| set_port(table, vip.port)).map(key_of).collect();
+        let wanted: BTreeSet<Key> =
+            wanted.into_iter().inspect(|vip| taken_ports::set(table, vip.port)).map(key_of).collect();
         let gone: Vec<Key> = known.difference(&wanted).copied().collect();
         for key in gone {
             self.map.remove(&key)?;
@@ -96,32 +93,10 @@ fn key_of(vip: Vip) -> Key {
     key
 }
 
-/// Sets the bit of a port number.
-fn set_port(table: &FlowTable, port: u16) {
-    let mut bits = [0_u8; 4];
-    bits[usize::from(port / 8 % 4)] = 1 << (port % 8);
-    table.half_cell(cells::VIP_PORTS + i32::from(port / 32) * 4).fetch_or(u32::from_ne_bytes(bits), Ordering::SeqCst);
-}
-
-/// Jumps to `otherwise` unless a virtual address has, or had, the port in register 4, in host order. Overwrites registers 1 to 3.
-fn has_port(program: &mut Assembler<Place>, table: &FlowTable, otherwise: Place) {
-    program.push([Instruction::copy(2, 4), Instruction::copy(3, 4)]);
-    // The verifier does not know the bounds of a swapped number.
-    program.apply(And, 2, 0xffff);
-    program.apply(ShiftRight, 2, 3);
-    program.push(Instruction::value(1, &table.cells, cells::VIP_PORTS));
-    program.apply_register(Add, 1, 2);
-    program.load(Byte, 2, 1, 0);
-    program.apply(And, 3, 7);
-    program.apply_register(ShiftRight, 2, 3);
-    program.apply(And, 2, 1);
-    program.jump_if(2, Equal, 0, otherwise);
-}
-
 /// Jumps to `found` if the key of a record ([`sent`]) has protocol and port of a virtual address, whose address is at [`ADDRESS`], else to `otherwise`.
 /// Register 4 has the port in host order. Overwrites registers 0 to 5.
 pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable, vips: &Map, [found, otherwise]: [Place; 2]) {
-    has_port(program, table, otherwise);
+    taken_ports::has(program, table, otherwise);
     program.load(Word, 2, STACK, sent::PROTOCOL);
     program.store(Word, STACK, 2, VIP_KEY);
     program.push([Instruction::set(2, 0)]);
@@ -131,20 +106,4 @@ pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable, vips: &Map
     look_up(program, vips, VIP_KEY);
     program.jump_if(0, Differs, 0, found);
     program.jump(otherwise);
-}
-
-/// Jumps to `Pass` with packets to this node that are neither to a virtual address nor answers to masqueraded ones. Spares most of the node's own
-/// packets the look-up of a flow. Overwrites registers 1 to 4.
-pub(super) fn spare(program: &mut Assembler<Place>, table: &FlowTable) {
-    world::is_to_node(program, table, [ToNodeV6, ToNode], Spared);
-    program.load(Short, 4, STACK, KEY + key::PORTS + 2);
-    program.swap_short(4);
-    program.load(Short, 2, 1, world::FIRST_PORT);
-    program.jump_if_register(4, Less, 2, NoMasquerade);
-    program.load(Short, 2, 1, world::LAST_PORT);
-    program.jump_if_register(4, Greater, 2, NoMasquerade);
-    program.jump(Spared);
-    program.place(NoMasquerade);
-    has_port(program, table, Pass);
-    program.place(Spared);
 }

@@ -11,7 +11,6 @@
 //! The kernel refuses packets that come over the host port with the node's own address as their source, so these packets never pass the stack.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
 use super::super::flow_headers::{ETHERNET, HEADER, IPV6, TYPE_V6, need};
@@ -24,16 +23,14 @@ use super::super::instruction::Test::{Differs, Equal};
 use super::super::instruction::Width::{Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
-use super::TcDatapath;
 use super::hop_key::{self, store_v4, store_v6};
 use super::next_hops::{hop, kind};
-use crate::Vip;
+use super::{TcDatapath, taken_ports};
+use crate::{SourcePorts, Vip};
 
-/// Byte offsets from the cell `WORLD_PORTS`, whose address the steps load: the ports, and the node's addresses.
-pub(super) const FIRST_PORT: i16 = 0;
-pub(super) const LAST_PORT: i16 = 2;
-const OWN_V4: i16 = 8;
-const OWN_V6: i16 = 24;
+/// Byte offsets of the node's addresses from the cell `WORLD_PORTS`, whose address the steps load.
+const OWN_V4: i16 = 16;
+const OWN_V6: i16 = 32;
 const _: () = assert!(cells::WORLD_V4 - cells::WORLD_PORTS == OWN_V4 as i32);
 const _: () = assert!(cells::WORLD_V6 - cells::WORLD_PORTS == OWN_V6 as i32);
 /// The offset of an IPv4 address in its mapped form.
@@ -155,15 +152,20 @@ pub(super) fn is_no_pods(program: &mut Assembler<Place>, otherwise: Place, vip: 
 impl TcDatapath {
     /// Stores the addresses of this node to which the world answers, `sources`, of which the first of each family counts, and the source ports of
     /// masqueraded packets. `None` if packets are not masqueraded. The programs take answers to masqueraded packets of these families only.
-    pub fn take_answers(&self, sources: &[IpAddr], ports: Option<&RangeInclusive<u16>>) {
+    pub fn take_answers(&self, sources: &[IpAddr], ports: Option<&SourcePorts>) {
         let v4 = sources
             .iter()
             .find_map(|source| if let IpAddr::V4(v4) = source { Some(v4.to_ipv6_mapped()) } else { None });
         let v6 = sources.iter().find_map(|source| if let IpAddr::V6(v6) = source { Some(*v6) } else { None });
-        let [low, high] = ports.map_or([1, 0], |ports| [*ports.start(), *ports.end()]).map(u16::to_ne_bytes);
-        self.table
-            .half_cell(cells::WORLD_PORTS)
-            .store(u32::from_ne_bytes([low[0], low[1], high[0], high[1]]), Ordering::SeqCst);
+        let ranges = ports.map_or(&[][..], SourcePorts::ranges);
+        for (cell, at) in (cells::WORLD_PORTS..).step_by(4).zip(0..SourcePorts::MOST) {
+            let [first, last] =
+                ranges.get(at).map_or([1, 0], |range| [*range.start(), *range.end()]).map(u16::to_ne_bytes);
+            let range = u32::from_ne_bytes([first[0], first[1], last[0], last[1]]);
+            self.table.half_cell(cell).store(range, Ordering::SeqCst);
+        }
+        // Ports of the other ranges are taken when a worker uses them.
+        ranges.first().into_iter().flat_map(Clone::clone).for_each(|port| taken_ports::set(&self.table, port));
         for (cell, address) in [(cells::WORLD_V4, v4), (cells::WORLD_V6, v6)] {
             let [first @ .., a, b, c, d, e, f, g, h] = address.unwrap_or(Ipv6Addr::UNSPECIFIED).octets();
             self.table.cell(cell).store(u64::from_ne_bytes(first), Ordering::SeqCst);

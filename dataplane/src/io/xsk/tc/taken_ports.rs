@@ -1,0 +1,91 @@
+//! A bit for each port number that virtual addresses or masqueraded packets have, or had: most packets to the node have other ports, and the bits spare them
+//! look-ups.
+//!
+//! The bits are never cleared, since connections to a removed Service go on, and so may those from a source port that is free again.
+
+use std::sync::atomic::Ordering;
+
+use super::super::flow_layout::{cells, key};
+use super::super::flow_place::Place::{self, Pass, Spared, ToNode, ToNodeV6};
+use super::super::flow_stack::{KEY, STACK};
+use super::super::flow_table::FlowTable;
+use super::super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight};
+use super::super::instruction::Test::{Equal, Greater, Less};
+use super::super::instruction::Width::{Byte, Short};
+use super::super::instruction::{Assembler, Instruction};
+use super::world;
+use crate::SourcePorts;
+
+/// Sets the bit of a port number.
+pub(super) fn set(table: &FlowTable, port: u16) {
+    let mut bits = [0_u8; 4];
+    bits[usize::from(port / 8 % 4)] = 1 << (port % 8);
+    table.half_cell(cells::TAKEN_PORTS + i32::from(port / 32) * 4).fetch_or(u32::from_ne_bytes(bits), Ordering::SeqCst);
+}
+
+/// Register 1 becomes the address of the byte with the bit of the port in register 4, in host order, and register 3 the bit's number.
+fn find_bit(program: &mut Assembler<Place>, table: &FlowTable) {
+    program.push([Instruction::copy(2, 4), Instruction::copy(3, 4)]);
+    // The verifier does not know the bounds of a swapped number.
+    program.apply(And, 2, 0xffff);
+    program.apply(ShiftRight, 2, 3);
+    program.push(Instruction::value(1, &table.cells, cells::TAKEN_PORTS));
+    program.apply_register(Add, 1, 2);
+    program.apply(And, 3, 7);
+}
+
+/// Jumps to `otherwise` unless the bit of the port in register 4, in host order, is set. Overwrites registers 1 to 3.
+pub(super) fn has(program: &mut Assembler<Place>, table: &FlowTable, otherwise: Place) {
+    find_bit(program, table);
+    program.load(Byte, 2, 1, 0);
+    program.apply_register(ShiftRight, 2, 3);
+    program.apply(And, 2, 1);
+    program.jump_if(2, Equal, 0, otherwise);
+}
+
+/// Sets the bit of the port in register 4, in host order. Overwrites registers 1 to 3.
+pub(super) fn take(program: &mut Assembler<Place>, table: &FlowTable) {
+    // Atomic operations have at least 4 bytes: the number within those of the byte's word, which is little-endian on all supported machines.
+    program.push([Instruction::copy(2, 4), Instruction::copy(3, 4)]);
+    program.apply(And, 2, 0xffff);
+    program.apply(ShiftRight, 2, 5);
+    program.apply(ShiftLeft, 2, 2);
+    program.push(Instruction::value(1, &table.cells, cells::TAKEN_PORTS));
+    program.apply_register(Add, 1, 2);
+    program.apply(And, 3, 31);
+    program.push([Instruction::set(2, 1)]);
+    program.apply_register(ShiftLeft, 2, 3);
+    program.or_atomic(1, 2, 0);
+}
+
+/// Jumps to `otherwise` unless the port in register 4, in host order, is a source port of masqueraded packets. The labels are those of the second range,
+/// of the third one, and of ports in a range. Overwrites registers 1 and 2.
+pub(super) fn is_source(
+    program: &mut Assembler<Place>,
+    table: &FlowTable,
+    [second, third, inside]: [Place; SourcePorts::MOST],
+    otherwise: Place,
+) {
+    program.push(world::own_cell(1, table));
+    for (at, next) in [(0, second), (4, third), (8, otherwise)] {
+        program.load(Short, 2, 1, at);
+        program.jump_if_register(4, Less, 2, next);
+        program.load(Short, 2, 1, at + 2);
+        program.jump_if_register(4, Greater, 2, next);
+        program.jump(inside);
+        if at < 8 {
+            program.place(next);
+        }
+    }
+    program.place(inside);
+}
+
+/// Jumps to `Pass` with packets to this node that have no taken port. Spares most of the node's own packets the look-up of a flow. Overwrites registers
+/// 1 to 4.
+pub(super) fn spare(program: &mut Assembler<Place>, table: &FlowTable) {
+    world::is_to_node(program, table, [ToNodeV6, ToNode], Spared);
+    program.load(Short, 4, STACK, KEY + key::PORTS + 2);
+    program.swap_short(4);
+    has(program, table, Pass);
+    program.place(Spared);
+}

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::e2e_services::{Endpoint, ask, service};
+use crate::lab::Lab;
 use crate::lab::lasting::{Lasting, PATIENCE, answers, echo, inside, settle};
 use crate::lab::netns::{Running, eventually};
-use crate::lab::{Lab, is_tc};
 use crate::require;
 use bulkhead_dataplane::io::in_namespace;
 use serde_json::Value;
@@ -88,7 +88,9 @@ fn datagrams_and_their_fragments_reach_a_node_port_and_other_protocols_do_not() 
     let _own = Running::start(&mut lab.node.command("sh", &["-c", line]));
     eventually("the node listens", || lab.node.output("ss -Hltn sport = :30002").stdout.len() > 10);
     for (node, any, world) in [(lab.node_v4(), "0.0.0.0:0", WORLD[0]), (lab.node_v6(), "[::]:0", WORLD[1])] {
-        let server = inside(lab.get("web"), || UdpSocket::bind((any.rsplit_once(':').unwrap().0.trim_matches(['[', ']']), 5140)));
+        let server = inside(lab.get("web"), || {
+            UdpSocket::bind((any.rsplit_once(':').unwrap().0.trim_matches(['[', ']']), 5140))
+        });
         let server = server.unwrap();
         let client = in_namespace(&outside(&lab), || UdpSocket::bind(any).unwrap()).unwrap();
         for socket in [&server, &client] {
@@ -98,7 +100,8 @@ fn datagrams_and_their_fragments_reach_a_node_port_and_other_protocols_do_not() 
         let mut bytes = vec![0; 9000];
         for length in [3, 4000, 3, 8000].into_iter().chain([3; 100]).chain([4000; 10]) {
             client.send(&vec![7; length]).unwrap();
-            let (got, from) = server.recv_from(&mut bytes).unwrap_or_else(|error| panic!("{length} to {node}: {error}"));
+            let (got, from) =
+                server.recv_from(&mut bytes).unwrap_or_else(|error| panic!("{length} to {node}: {error}"));
             assert_eq!((got, from.ip()), (length, world.parse().unwrap()));
             server.send_to(&bytes[..got], from).unwrap();
             assert_eq!(client.recv(&mut bytes).unwrap_or_else(|error| panic!("{length} of {node}: {error}")), length);

@@ -48,6 +48,7 @@ mod e2e_audit;
 mod e2e_big_tcp;
 mod e2e_bulk;
 mod e2e_capabilities;
+mod e2e_card_changes;
 mod e2e_changes;
 mod e2e_closed;
 mod e2e_cni;

@@ -335,6 +335,9 @@ impl RemoteNodes {
             // The ways to nodes take precedence.
             hops = to_world.into_iter().chain(hops).collect();
         }
+        if own.has_external_vips() {
+            hops.extend(world::of_sources(&own.pods, |interface| links.with_neighbours(interface)));
+        }
         let told = |error| format!("the kernel's programs cannot take packets of other nodes: {error}");
         problems.extend(lead(&hops).err().map(told));
         problems

@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use bulkhead_dataplane::Services;
-use bulkhead_dataplane::io::{KernelRoute, MAIN_TABLE, NodeHop, OwnRoute, TcDatapath};
+use bulkhead_dataplane::io::{KernelRoute, MAIN_TABLE, NodeHop, OwnRoute, Reach, TcDatapath, reach, reach_from};
 use ipnet::IpNet;
 
 use crate::host_port::Destinations;
+use crate::own_addresses;
+use crate::preflight::forwarding::WORLD;
 
 /// Returns the sources and the source ports of masqueraded packets. `None` if no packets are masqueraded.
 pub(super) fn told(own: &Destinations) -> Option<(Vec<IpAddr>, RangeInclusive<u16>)> {
@@ -53,6 +55,37 @@ pub(super) fn hops(
     hops
 }
 
+/// Returns the links over which answers from this node's own addresses to the world leave, for the addresses that have a routing rule to another link
+/// than the main table's. Addresses in `pods`, the node's own pod networks, have none. `with_neighbours` is as for [`hops`].
+pub(super) fn of_sources(pods: &[IpNet], with_neighbours: impl Fn(u32) -> Option<u32>) -> BTreeMap<IpNet, NodeHop> {
+    let addresses = own_addresses::read().unwrap_or_default();
+    let others = addresses.into_iter().filter(|address| !pods.iter().any(|network| network.contains(address)));
+    let interface = |source: Option<IpAddr>, to| {
+        let found = source.map_or_else(|| reach(to), |source| reach_from(source, to));
+        match found {
+            Ok(Reach::Link(interface) | Reach::Router(interface)) => Some(interface),
+            Ok(Reach::Local | Reach::Nowhere) | Err(_) => None,
+        }
+    };
+    links_of_sources(others, interface, with_neighbours)
+}
+
+/// As [`of_sources`], for these addresses. `interface` returns the index of the interface over which packets from a source leave to an address, or `None`
+/// if no route leads there; without a source, those whose source the kernel chooses.
+fn links_of_sources(
+    addresses: impl Iterator<Item = IpAddr>,
+    interface: impl Fn(Option<IpAddr>, IpAddr) -> Option<u32>,
+    with_neighbours: impl Fn(u32) -> Option<u32>,
+) -> BTreeMap<IpNet, NodeHop> {
+    let usual = WORLD.map(|to| interface(None, to));
+    let link = |address: IpAddr| {
+        let family = usize::from(address.is_ipv6());
+        let interface = interface(Some(address), WORLD[family]).filter(|&own| Some(own) != usual[family])?;
+        Some((address.into(), NodeHop::Source { interface, mtu: with_neighbours(interface)? }))
+    };
+    addresses.filter_map(link).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +100,23 @@ mod tests {
             gateway: None,
             encapsulation: None,
         }
+    }
+
+    #[test]
+    fn only_an_address_with_a_rule_to_another_link_has_its_own() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let addresses = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "2001:db8::2"].map(ip);
+        let interface = |source: Option<IpAddr>, to: IpAddr| match source {
+            Some(source) if source == addresses[1] => Some(3),
+            // A point-to-point link.
+            Some(source) if source == addresses[2] => Some(4),
+            Some(source) if source == addresses[3] => None,
+            Some(source) if source == addresses[4] => Some(5),
+            _ => to.is_ipv4().then_some(2),
+        };
+        let links = links_of_sources(addresses.into_iter(), interface, |link| (link != 4).then_some(1500));
+        let link = |address: IpAddr, interface| (address.into(), NodeHop::Source { interface, mtu: 1500 });
+        assert_eq!(links, [link(addresses[1], 3), link(addresses[4], 5)].into());
     }
 
     #[test]

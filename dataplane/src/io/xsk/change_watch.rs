@@ -12,7 +12,7 @@ use super::wait::{PollSet, poll};
 pub enum Watched {
     /// The addresses of all interfaces.
     Addresses,
-    /// Routes, and what changes them without a message about the route: interfaces and their addresses.
+    /// Routes and routing rules, and what changes them without a message about the route: interfaces and their addresses.
     Routes,
 }
 
@@ -23,9 +23,11 @@ impl Watched {
         const LINKS: u32 = 1;
         const ADDRESSES: u32 = 0x10 | 0x100;
         const ROUTES: u32 = 0x40 | 0x400;
+        /// The bits of `RTNLGRP_IPV4_RULE` and `RTNLGRP_IPV6_RULE`.
+        const RULES: u32 = 1 << 7 | 1 << 18;
         match self {
             Self::Addresses => ADDRESSES,
-            Self::Routes => LINKS | ADDRESSES | ROUTES,
+            Self::Routes => LINKS | ADDRESSES | ROUTES | RULES,
         }
     }
 }

@@ -150,7 +150,9 @@ pub(super) enum Place {
     FindFromV6,
     /// The packet's source is in the key of a next hop.
     FindFrom,
-    /// The packet goes to the world, and may.
+    /// The packet goes to the world, and may. Its source is not the node's. Register 0 has the next hop of its source, or is 0.
+    FromSource,
+    /// The packet goes to the world by the next hop in [`AT`](super::flow_stack::AT), and may.
     ToWorldNow,
     /// The masqueraded packet is IPv6.
     SentV6,

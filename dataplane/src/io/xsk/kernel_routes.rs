@@ -71,11 +71,28 @@ pub enum Reach {
 /// # Errors
 /// If the netlink request fails.
 pub fn reach(address: IpAddr) -> io::Result<Reach> {
+    route_to(address, None)
+}
+
+/// Asks the kernel for its route to an address for packets from `source`, an address of the calling thread's network namespace and of the same
+/// family. Unlike [`reach`], follows the routing rules of this source.
+///
+/// # Errors
+/// If the netlink request fails.
+pub fn reach_from(source: IpAddr, address: IpAddr) -> io::Result<Reach> {
+    route_to(address, Some(source))
+}
+
+fn route_to(address: IpAddr, source: Option<IpAddr>) -> io::Result<Reach> {
     /// The kernel's errors for unreachable, prohibit, blackhole and throw routes, and for no route.
     const UNREACHED: [i32; 5] = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::EAGAIN];
     let mut body = vec![0; ROUTE];
     (body[0], body[1]) = (family(address), IpNet::from(address).prefix_len());
     attribute(&mut body, libc::RTA_DST, &octets(address));
+    if let Some(source) = source {
+        body[2] = IpNet::from(source).prefix_len();
+        attribute(&mut body, libc::RTA_SRC, &octets(source));
+    }
     let mut found = Reach::Nowhere;
     match ask(libc::RTM_GETROUTE, false, &body, |message| found = Reach::of(message)) {
         Err(error) if error.raw_os_error().is_some_and(|code| UNREACHED.contains(&code)) => Ok(Reach::Nowhere),

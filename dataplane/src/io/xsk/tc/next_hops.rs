@@ -70,6 +70,8 @@ pub(super) mod kind {
     pub(in crate::io::xsk::tc) const WORLD: u32 = 5;
     /// What only the node's kernel can reach.
     pub(in crate::io::xsk::tc) const KERNEL: u32 = 6;
+    /// An address of this node from which packets to the world leave over a link of their own.
+    pub(in crate::io::xsk::tc) const SOURCE: u32 = 7;
 }
 
 /// Bytes of a key: the prefix length in bits as a number, and the address.
@@ -111,6 +113,14 @@ pub enum NodeHop {
     },
     /// Only the node's kernel can reach the destination. It refuses masqueraded packets, so that these do not leave by the way of a shorter prefix.
     Kernel,
+    /// The network is an address of this node, other than those of masqueraded packets. Packets from it to the [`World`](Self::World) leave over this
+    /// link instead of the one of their destination.
+    Source {
+        /// The index of the link's interface.
+        interface: u32,
+        /// The link's MTU in bytes.
+        mtu: u32,
+    },
 }
 
 /// This node's end of the tunnel. Port and identifier are the same at all nodes.
@@ -144,6 +154,7 @@ impl NodeHop {
         match *self {
             Self::Link { interface, .. }
             | Self::World { interface, .. }
+            | Self::Source { interface, .. }
             | Self::Tunnel { end: TunnelEnd { interface, .. }, .. } => Some(interface),
             Self::Kernel => None,
         }
@@ -154,9 +165,10 @@ impl NodeHop {
     pub(super) const fn arrival(&self) -> Option<u32> {
         match *self {
             Self::Tunnel { end: TunnelEnd { interface, .. }, outer: Outer::WithoutEthernet, .. } => Some(interface),
-            Self::Link { interface: link, .. } | Self::World { interface: link, .. } | Self::Tunnel { link, .. } => {
-                Some(link)
-            }
+            Self::Link { interface: link, .. }
+            | Self::World { interface: link, .. }
+            | Self::Source { interface: link, .. }
+            | Self::Tunnel { link, .. } => Some(link),
             Self::Kernel => None,
         }
     }
@@ -175,6 +187,7 @@ impl NodeHop {
                 (kind::LINK, interface, mtu)
             }
             Self::World { interface, mtu } => (kind::WORLD, interface, mtu),
+            Self::Source { interface, mtu } => (kind::SOURCE, interface, mtu),
             Self::Kernel => (kind::KERNEL, 0, 0),
             Self::Tunnel { end: TunnelEnd { interface, port, vni }, link, outer, local, remote, mtu } => {
                 /// `BPF_F_TUNINFO_IPV6`. Without `BPF_F_ZERO_CSUM_TX`, the outer header has a checksum, so that the receiver merges packets.
@@ -279,7 +292,9 @@ impl NextHops {
             self.known.remove(&key);
         }
         // Those to nodes first, as the kernel may have more routes than the trie holds.
-        let is_world = |value: &Value| [kind::WORLD, kind::KERNEL].iter().any(|kind| value[..4] == kind.to_ne_bytes());
+        let is_world = |value: &Value| {
+            [kind::WORLD, kind::KERNEL, kind::SOURCE].iter().any(|kind| value[..4] == kind.to_ne_bytes())
+        };
         let (world, cluster): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(_, value)| is_world(value));
         for (key, value) in cluster.into_iter().chain(world) {
             if self.known.get(&key) != Some(&value) {
@@ -343,6 +358,8 @@ mod tests {
         assert_eq!(number(&tunnel, hop::LINK), 0, "the device sends it");
         let world = NodeHop::World { interface: 7, mtu: 1500 }.encode();
         assert_eq!([hop::KIND, hop::INTERFACE, hop::LONGEST].map(|at| number(&world, at)), [5, 7, 1514]);
+        let source = NodeHop::Source { interface: 8, mtu: 1400 }.encode();
+        assert_eq!([hop::KIND, hop::INTERFACE, hop::LONGEST].map(|at| number(&source, at)), [7, 8, 1414]);
     }
 
     #[test]

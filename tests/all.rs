@@ -50,6 +50,7 @@ mod e2e_bulk;
 mod e2e_capabilities;
 mod e2e_card_changes;
 mod e2e_changes;
+mod e2e_cleanup_card;
 mod e2e_closed;
 mod e2e_cni;
 mod e2e_cni_live;

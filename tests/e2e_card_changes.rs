@@ -259,6 +259,9 @@ fn a_second_card_with_a_default_route_takes_over_when_the_first_goes_down() {
     lead(node, "more", ROUTER_2, "metric 2000");
     site.works("with a second card", NODE);
     node.ip("link set card down");
+    for at in [0, 1] {
+        site.reaches_world("the first card is down, and the Node object has its address", at, NODE_2[at]);
+    }
     // The Node object gets the address that the kubelet finds at the default route.
     site.renumber_node([NODE, NODE_2]);
     site.works("the first card is down", NODE_2);
@@ -300,6 +303,18 @@ fn an_address_that_both_cards_lead_to_stays_when_the_first_goes_down() {
     node.ip("link set card down");
     over(NODE_2);
     site.works("over the second card", NODE);
+    node.ip("link set card up");
+    node.ip("addr replace fd00:18::12/64 dev card nodad");
+    lead(node, "card", ROUTER, "metric 10");
+    over(["172.18.0.12", "fd00:18::12"]);
+    site.works("over the first card again", NODE);
+    // The kernel keeps the routes of a card without a carrier, and does not use them with this setting.
+    for family in ["ipv4", "ipv6"] {
+        node.sysctl(&format!("net.{family}.conf.all.ignore_routes_with_linkdown"), "1");
+    }
+    outside.ip("link set eth0 down");
+    over(NODE_2);
+    site.works("over the second card, while the first has no carrier", NODE);
     site.lab.stop();
 }
 

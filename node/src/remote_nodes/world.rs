@@ -36,7 +36,7 @@ pub(super) fn take_vips(tc: &TcDatapath, services: &Services) -> Option<String> 
 /// routes are the vswitch's own. `with_neighbours` returns the MTU in bytes of an interface with neighbors, else `None`: programs cannot send over
 /// others, so that these networks, and those of routes that refuse packets, are the kernel's.
 ///
-/// Of several routes to a network, the first one counts. The kernel lists them by their metric.
+/// Of several routes to a network, the first one that the kernel uses counts. The kernel lists them by their metric.
 pub(super) fn hops(
     routes: &[KernelRoute],
     host: u32,
@@ -45,10 +45,11 @@ pub(super) fn hops(
     let mut hops = BTreeMap::new();
     for route in routes.iter().filter(|route| route.table == MAIN_TABLE && OwnRoute::of(route).is_none()) {
         let is_of_a_link = matches!(route.destination, IpNet::V6(network) if network.addr().is_unicast_link_local());
-        if is_of_a_link || route.interfaces.first() == Some(&host) {
+        let is_dead = route.in_use.is_none() && !route.interfaces.is_empty();
+        if is_of_a_link || is_dead || route.in_use == Some(host) {
             continue;
         }
-        let interface = route.interfaces.first().copied().filter(|_| route.encapsulation.is_none());
+        let interface = route.in_use.filter(|_| route.encapsulation.is_none());
         let hop = interface.and_then(|interface| Some(NodeHop::World { interface, mtu: with_neighbours(interface)? }));
         hops.entry(route.destination).or_insert(hop.unwrap_or(NodeHop::Kernel));
     }
@@ -96,6 +97,7 @@ mod tests {
             table: MAIN_TABLE,
             protocol: 3,
             interfaces: vec![interface],
+            in_use: Some(interface),
             source: None,
             gateway: None,
             encapsulation: None,
@@ -122,7 +124,9 @@ mod tests {
     #[test]
     fn the_first_route_to_a_network_over_a_link_with_neighbours_is_the_way() {
         let other_table = KernelRoute { table: 100, ..route("10.9.0.0/16", 2) };
+        let dead = KernelRoute { in_use: None, ..route("0.0.0.0/0", 6) };
         let routes = [
+            dead,
             route("0.0.0.0/0", 2),
             route("0.0.0.0/0", 3),
             route("10.1.0.0/24", 7),

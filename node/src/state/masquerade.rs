@@ -32,7 +32,7 @@ impl Masquerading {
         Arc::clone(&self.value)
     }
 
-    /// Applies this node's object, the addresses of its interfaces, and all nodes. Returns whether the value changed.
+    /// Applies this node's object, the addresses of its interfaces that are up, and all nodes. Returns whether the value changed.
     fn follow<'a>(
         &mut self,
         own: &Node,
@@ -42,7 +42,7 @@ impl Masquerading {
         // A pod bridge's address is no source.
         let is_pods = |address: &IpAddr| own.pod_cidrs.iter().any(|block| block.contains(address));
         let of_interfaces = addresses.iter().filter(|address| is_routable(**address) && !is_pods(address));
-        // The Node object may list an address that the node no longer has, or does not have yet.
+        // The Node object may list an address that the node no longer has, does not have yet, or has on a card that is down.
         let (present, absent): (Vec<_>, Vec<_>) = own.addresses.iter().partition(|address| addresses.contains(address));
         let sources = self.config.addresses.iter().chain(present).chain(of_interfaces).chain(absent).copied().collect();
         let mut kept = [&self.config.except[..], &self.settings[..]].concat();
@@ -80,7 +80,17 @@ impl LiveState {
     /// Updates source addresses and excluded destinations from the state's nodes. Returns whether masquerading changed.
     pub(super) fn follow_masquerade(&mut self) -> bool {
         let nodes = self.pipeline.cache().nodes().values();
-        self.masquerading.as_mut().is_some_and(|known| known.follow(&self.own, &self.addresses, nodes))
+        let addresses = &self.addresses - &self.idle;
+        self.masquerading.as_mut().is_some_and(|known| known.follow(&self.own, &addresses, nodes))
+    }
+
+    /// Applies the addresses that only interfaces have which are down: masqueraded packets get others. Returns whether masquerading changed.
+    pub(crate) fn rest(&mut self, idle: BTreeSet<IpAddr>) -> bool {
+        if self.idle == idle {
+            return false;
+        }
+        self.idle = idle;
+        self.follow_masquerade()
     }
 }
 

@@ -10,7 +10,7 @@ use super::wait::{PollSet, poll};
 /// What a [`ChangeWatch`] watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// The addresses of all interfaces.
+    /// The addresses of all interfaces, and whether these are up.
     Addresses,
     /// Routes and routing rules, and what changes them without a message about the route: interfaces and their addresses.
     Routes,
@@ -26,7 +26,7 @@ impl Watched {
         /// The bits of `RTNLGRP_IPV4_RULE` and `RTNLGRP_IPV6_RULE`.
         const RULES: u32 = 1 << 7 | 1 << 18;
         match self {
-            Self::Addresses => ADDRESSES,
+            Self::Addresses => LINKS | ADDRESSES,
             Self::Routes => LINKS | ADDRESSES | ROUTES | RULES,
         }
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::netlink::{ask, attributes, family, next_hops, number, octets, short};
+use super::netlink::{ask, attributes, family, multipath, next_hops, number, octets, short};
 use super::netlink_write::attribute;
 
 /// Bytes of `struct rtmsg`.
@@ -45,6 +45,9 @@ pub struct KernelRoute {
     pub protocol: u8,
     /// Interface indexes of the route's next hops. Empty if the route refuses packets.
     pub interfaces: Vec<u32>,
+    /// The interface index of the first next hop that the kernel uses. `None` if the route refuses packets, and if the kernel uses none of its next hops
+    /// because their links are down.
+    pub in_use: Option<u32>,
     /// The source address of the node's own packets on this route. `None` if the kernel chooses it.
     pub source: Option<IpAddr>,
     /// The next router. `None` if the destination is on the interface's link, and for a route with several next hops.
@@ -169,7 +172,8 @@ impl KernelRoute {
         let destination = IpNet::new(address.unwrap_or(unspecified), length).ok()?;
         let encapsulation = encap.filter(|_| [ENCAP_V4, ENCAP_V6].contains(&encap_type)).and_then(Encapsulation::of);
         let interfaces = if kind == libc::RTN_UNICAST { next_hops(rest) } else { Vec::new() };
-        Some(Self { destination, table, protocol, interfaces, source, gateway, encapsulation })
+        let in_use = if interfaces.is_empty() { None } else { next_hop_in_use(number(message, 8)?, rest) };
+        Some(Self { destination, table, protocol, interfaces, in_use, source, gateway, encapsulation })
     }
 }
 
@@ -189,6 +193,24 @@ impl Encapsulation {
         }
         Some(Self { local, remote: remote?, vni })
     }
+}
+
+/// Returns the interface index of the first next hop that is not dead. `flags` are those of a route with one next hop.
+fn next_hop_in_use(flags: u32, attributes_of_route: &[u8]) -> Option<u32> {
+    /// `RTNH_F_DEAD`, of `rtm_flags` and `rtnh_flags`.
+    const DEAD: u32 = 1;
+    let mut in_use = None;
+    for (kind, value) in attributes(attributes_of_route) {
+        match kind {
+            libc::RTA_OIF if flags & DEAD == 0 => in_use = in_use.or(number(value, 0)),
+            libc::RTA_MULTIPATH => {
+                let mut live = multipath(value).filter(|&(flags, _)| u32::from(flags) & DEAD == 0);
+                in_use = in_use.or(live.next().map(|(_, interface)| interface));
+            }
+            _ => {}
+        }
+    }
+    in_use
 }
 
 /// Parses an address of four or sixteen bytes.
@@ -228,6 +250,7 @@ mod tests {
             table: 254,
             protocol: 3,
             interfaces: vec![7],
+            in_use: Some(7),
             source: None,
             gateway: None,
             encapsulation: None,
@@ -244,6 +267,21 @@ mod tests {
         }
         let v6 = route(libc::AF_INET6, 64, 254, libc::RTN_UNICAST, &[attribute(libc::RTA_DST, &[0xfd; 16]), over]);
         assert_eq!(KernelRoute::of(&v6).unwrap().destination.prefix_len(), 64);
+    }
+
+    #[test]
+    fn a_next_hop_whose_link_is_down_is_not_in_use() {
+        let over = attribute(libc::RTA_OIF, &7u32.to_ne_bytes());
+        let mut message = route(libc::AF_INET, 0, 254, libc::RTN_UNICAST, &[over]);
+        assert_eq!(KernelRoute::of(&message).unwrap().in_use, Some(7));
+        // `RTNH_F_DEAD`, `RTNH_F_LINKDOWN`.
+        message[8] = 1 | 16;
+        let dead = KernelRoute::of(&message).unwrap();
+        assert_eq!((dead.in_use, dead.interfaces), (None, vec![7]));
+        let hop = |flags: u8, interface: u32| [&[8, 0, flags, 0][..], &interface.to_ne_bytes()].concat();
+        let hops = attribute(libc::RTA_MULTIPATH, &[hop(1, 7), hop(0, 8), hop(0, 9)].concat());
+        let both = KernelRoute::of(&route(libc::AF_INET, 0, 254, libc::RTN_UNICAST, &[hops])).unwrap();
+        assert_eq!((both.in_use, both.interfaces), (Some(8), vec![7, 8, 9]));
     }
 
     #[test]

@@ -7,12 +7,15 @@
 //! ```
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
 
 use crate::e2e_services::{Endpoint, ask, service};
+use crate::lab::lasting::{PATIENCE, answers, echo};
 use crate::lab::netns::{Netns, Running, eventually, eventually_within};
 use crate::lab::{Lab, veth};
 use crate::require;
+use bulkhead_dataplane::io::in_namespace;
 
 /// Addresses behind the router outside, one per family.
 const WORLD: [&str; 2] = ["203.0.113.9", "2001:db8:9::9"];
@@ -24,6 +27,8 @@ const NODE: [&str; 2] = ["172.18.0.11", "fd00:18::11"];
 const ROUTER_2: [&str; 2] = ["172.19.0.100", "fd00:19::100"];
 const NODE_2: [&str; 2] = ["172.19.0.11", "fd00:19::11"];
 const NODE_PORT: u16 = 30_001;
+/// The node port of the pod's echo server.
+const ECHO_PORT: u16 = 30_002;
 
 /// A node with a pod `web` behind a node port, the world behind the router outside, and a server in each.
 struct Site {
@@ -45,6 +50,7 @@ impl Site {
         for (address, length) in WORLD.into_iter().zip([32, 128]) {
             outside.ip(&format!("addr add {address}/{length} dev lo"));
         }
+        echo(lab.get("web"), 7000);
         let servers = [serve(&lab.get("web").netns, "web"), serve(outside, "world")];
         Self { lab, _servers: servers }
     }
@@ -66,6 +72,15 @@ impl Site {
         let (wanted, pod) = (Some(("world".to_owned(), parsed(seen))), &self.lab.get("web").netns);
         let told = || format!("{after}: {} sees the pod as {seen}", WORLD[at]);
         eventually_within(15, &told(), || asked(pod, WORLD[at], 8080) == wanted);
+    }
+
+    /// Opens a connection from the machine outside to the pod's echo server.
+    fn open(&self) -> TcpStream {
+        let path = Path::new("/run/netns").join(self.outside().name());
+        let address = SocketAddr::new(parsed(NODE[0]), ECHO_PORT);
+        let stream = in_namespace(&path, || TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
     }
 
     /// Waits until a client in this namespace reaches the pod at the node port of this address.
@@ -95,10 +110,14 @@ impl Site {
     }
 }
 
-/// A Service with the node port, whose endpoint is the pod.
+/// Services with the node ports, whose endpoint is the pod.
 fn state(lab: &Lab) -> String {
-    let port = format!("{{port: 80, targetPort: 8080, nodePort: {NODE_PORT}}}");
-    service("web", ["10.96.1.1", "fd96::1:1"], "type: NodePort,", &port, &[Endpoint::of(lab.get("web"), 8080)])
+    let one = |name: &str, vips, to: u16, number: u16| {
+        let port = format!("{{port: 80, targetPort: {to}, nodePort: {number}}}");
+        service(name, vips, "type: NodePort,", &port, &[Endpoint::of(lab.get("web"), to)])
+    };
+    let web = one("web", ["10.96.1.1", "fd96::1:1"], 8080, NODE_PORT);
+    web + &one("echo", ["10.96.1.2", "fd96::1:2"], 7000, ECHO_PORT)
 }
 
 /// Gives a device addresses of networks that it shares with its neighbors.
@@ -211,15 +230,20 @@ fn a_card_that_becomes_a_port_of_a_bridge_or_of_a_bond_or_gets_a_vlan_is_followe
         node.ip(&format!("link set {to} up"));
         lead(node, to, ROUTER, "");
     }
+    let mut open = site.open();
+    let mut goes_on = |after: &str| eventually_within(15, after, || answers(&mut open));
+    goes_on("at first");
     node.ip("link add name br0 type bridge forward_delay 0");
     node.ip("link set card master br0");
     node.ip("link set br0 up");
     move_to(node, "card", "br0");
     site.works("a bridge", NODE);
+    goes_on("a connection goes on over the bridge");
     node.ip("link set card nomaster");
     move_to(node, "br0", "card");
     node.ip("link del br0");
     site.works("without the bridge", NODE);
+    goes_on("a connection goes on without the bridge");
     if has_kind(node, "type bond mode active-backup") {
         node.ip("link add name bond0 type bond mode active-backup");
         node.ip("link set card down");
@@ -343,5 +367,25 @@ fn a_node_ports_answers_leave_by_the_second_card_if_a_routing_rule_says_so() {
         site.serves("a client of the second card", &other, address);
     }
     site.works("the first card goes on", NODE);
+    // Then the main table's route is the second card's, and the node's address has a rule to the first.
+    for (family, address) in ["-4", "-6"].into_iter().zip(NODE) {
+        node.ip(&format!("{family} rule add from {address} lookup 101"));
+        node.ip(&format!("{family} route del default dev card"));
+    }
+    lead(node, "card", ROUTER, "table 101");
+    lead(node, "more", ROUTER_2, "");
+    outside_has_clients(site.outside());
+    site.works("the main table's route leads over the second card", NODE);
+    for address in NODE_2 {
+        site.serves("a client of the second card is answered by the main table's route", &other, address);
+    }
     site.lab.stop();
+}
+
+/// Makes the router outside a client with an address behind it.
+fn outside_has_clients(outside: &Netns) {
+    for ((client, length), to) in [("198.51.100.8", 32), ("2001:db8:7::8", 128)].into_iter().zip(NODE) {
+        outside.ip(&format!("addr add {client}/{length} dev lo"));
+        outside.ip(&format!("route add {to}/{length} dev eth0 src {client}"));
+    }
 }

@@ -3,8 +3,9 @@
 //! ```text
 //!   hop = hops[destination]: another node's pods, and the packet or each of its segments fits   | else: indirect
 //!   on a link: return bpf_redirect_neigh(hop.interface, hop.neighbor)
-//!   the world, and the source is no pod's (masquerading, a Service): return bpf_redirect_neigh(hop.interface), by the kernel's route;
-//!                      not masqueraded, and hops[source] is this node's address with a link of its own: hop = hops[source]
+//!   the world, and the source is the node's address of masqueraded packets: return bpf_redirect_neigh(hop.link), by the kernel's route
+//!   the world, and the source is no pod's (a Service): return bpf_redirect_neigh(hop.interface), by the kernel's route;
+//!                      hops[source] is an address of this node with a link of its own: hop = hops[source]
 //!   behind the tunnel: add the headers and send the packet over the link (encapsulation), or
 //!                      bpf_skb_set_tunnel_key(hop.tunnel); return bpf_redirect(hop.interface)    | the helper fails: indirect
 //!
@@ -18,8 +19,8 @@
 
 use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, TYPE_V4, TYPE_V6, need};
 use super::super::flow_place::Place::{
-    self, Described, End, FindHop, FromSource, FromVip, HasHeader, HasProtocol, Indirect, ToNodes, ToNodesV6, ToWorld,
-    ToWorldNow, Transport, Tunneled,
+    self, Described, End, FindHop, FromSource, FromVip, HasHeader, HasProtocol, Indirect, OverLink, ToNodes, ToNodesV6,
+    ToWorld, ToWorldNow, Transport, Tunneled,
 };
 use super::super::flow_stack::{AT, CONTEXT, DATA, FRAME, STACK};
 use super::super::flow_table::FlowTable;
@@ -87,13 +88,15 @@ pub(super) fn send(
     program.place(ToWorld);
     world::is_from_node(program, table, FromVip);
     sent::remember(program, table, sent, sender);
-    program.jump(ToWorldNow);
+    program.load(Word, 1, AT, hop::LINK);
+    program.jump(OverLink);
     program.place(FromVip);
     world::is_from_vip(program, hops, Indirect, FromSource);
     program.place(FromSource);
     follow_source(program);
     program.place(ToWorldNow);
     program.load(Word, 1, AT, hop::INTERFACE);
+    program.place(OverLink);
     program.push([2, 3, 4].map(|register| Instruction::set(register, 0)));
     program.push([Instruction::call(function::REDIRECT_NEIGH)]);
     program.jump(End);

@@ -98,8 +98,8 @@ fn follow_rules(hops: &mut BTreeMap<IpNet, NodeHop>, own: &[IpAddr], sources: &B
     }
 }
 
-/// As [`of_sources`], for these addresses. `interface` returns the index of the interface over which packets from a source leave to an address, or `None`
-/// if no route leads there; without a source, those whose source the kernel chooses.
+/// As [`of_sources`], for these addresses. `interface` returns the index of the interface over which packets from a source leave to an address, or
+/// `None` if no route leads there; without a source, those whose source the kernel chooses.
 fn links_of_sources(
     addresses: impl Iterator<Item = IpAddr>,
     interface: impl Fn(Option<IpAddr>, IpAddr) -> Option<u32>,

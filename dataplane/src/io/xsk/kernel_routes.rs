@@ -45,8 +45,8 @@ pub struct KernelRoute {
     pub protocol: u8,
     /// Interface indexes of the route's next hops. Empty if the route refuses packets.
     pub interfaces: Vec<u32>,
-    /// The interface index of the first next hop that the kernel uses. `None` if the route refuses packets, and if the kernel uses none of its next hops
-    /// because their links are down.
+    /// The interface index of the first next hop that the kernel uses. `None` if the route refuses packets, and if the kernel uses none of its next
+    /// hops because their links are down.
     pub in_use: Option<u32>,
     /// The source address of the node's own packets on this route. `None` if the kernel chooses it.
     pub source: Option<IpAddr>,

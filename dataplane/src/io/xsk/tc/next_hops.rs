@@ -104,8 +104,8 @@ pub enum NodeHop {
         /// The tunnel's MTU in bytes.
         mtu: u32,
     },
-    /// The destination is outside the cluster, and the kernel's routes over a link lead there. Only packets from this node's own and virtual addresses
-    /// take this way.
+    /// The destination is outside the cluster, and the kernel's routes over a link lead there. Only packets from this node's own and virtual
+    /// addresses take this way.
     World {
         /// The index of the link's interface.
         interface: u32,

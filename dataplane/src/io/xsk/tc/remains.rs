@@ -10,9 +10,9 @@ use crate::io::xsk::bpf::Hook;
 use crate::io::xsk::error::XskError;
 use crate::io::xsk::links;
 
-/// Removes all remains of vswitches in the calling thread's network namespace: links and maps below `pins`, filters, the queueing disciplines that they
-/// have created for these, and the trunk. Without a record of the latter, removes those that then have no filters. Returns whether it removed any
-/// remains.
+/// Removes all remains of vswitches in the calling thread's network namespace: links and maps below `pins`, filters, the queueing disciplines that
+/// they have created for these, and the trunk. Without a record of the latter, removes those that then have no filters. Returns whether it removed
+/// any remains.
 ///
 /// # Errors
 /// [`XskError`] if a vswitch runs in the namespace, or the kernel refuses.

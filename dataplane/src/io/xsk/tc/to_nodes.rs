@@ -106,8 +106,8 @@ pub(super) fn send(
     program.jump(End);
 }
 
-/// Replaces the next hop in [`AT`] by the one in register 0 if that is the link of this source. Jumps to `Indirect` if the packet does not fit there, and
-/// to `ToWorldNow` if register 0 is 0 or has another next hop.
+/// Replaces the next hop in [`AT`] by the one in register 0 if that is the link of this source. Jumps to `Indirect` if the packet does not fit there,
+/// and to `ToWorldNow` if register 0 is 0 or has another next hop.
 fn follow_source(program: &mut Assembler<Place>) {
     program.jump_if(0, Equal, 0, ToWorldNow);
     program.load(Word, 1, 0, hop::KIND);

@@ -126,8 +126,8 @@ pub(super) fn is_from_node(program: &mut Assembler<Place>, table: &FlowTable, ot
     program.place(Masqueraded);
 }
 
-/// Jumps to `otherwise` if the packet's source is an address of this node's pods, or a source address for Services, else to `vip`. Register 0 becomes the
-/// next hop of the source, or 0. Needs an IPv4 header in the linear part. Overwrites registers 1 to 5.
+/// Jumps to `otherwise` if the packet's source is an address of this node's pods, or a source address for Services, else to `vip`. Register 0 becomes
+/// the next hop of the source, or 0. Needs an IPv4 header in the linear part. Overwrites registers 1 to 5.
 pub(super) fn is_from_vip(program: &mut Assembler<Place>, hops: &Map, otherwise: Place, vip: Place) {
     program.load(Short, 3, DATA, 12);
     program.jump_if(3, Equal, TYPE_V6, FindFromV6);

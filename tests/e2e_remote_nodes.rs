@@ -80,7 +80,7 @@ impl Cluster {
     }
 
     /// Returns what cannot reach what: every pod and every node to every pod and node.
-    fn broken(&self) -> Vec<String> {
+    pub(crate) fn broken(&self) -> Vec<String> {
         let pods = self.labs.iter().flat_map(|lab| &lab.pods);
         let ends: Vec<(&str, &Netns, [String; 2])> = pods
             .map(|pod| (&*pod.name, &pod.netns, [pod.v4.clone(), pod.v6.clone()]))

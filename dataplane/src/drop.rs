@@ -126,7 +126,7 @@ drop_reasons! {
     UnknownServiceAddress "unknown_service_address" "No Service has this address of the service CIDR.";
     /// All source ports towards the backend are in use, or the node has no source address.
     SourcePortsExhausted "source_ports_exhausted" "The source of the connection must be rewritten, and no source port towards the backend is free.";
-    /// The pod holds so many source ports towards the destination that the rest is left to other pods.
+    /// The pod holds most of the source ports towards the destination, in a sample of them. The rest is left to other pods.
     SourcePortsQuota "source_ports_quota" "The pod holds most of the source ports towards the destination, and the rest is left to other pods.";
     /// Masquerading is on, but the packet would leave the node with a pod's address, because the node has no address of its family.
     NotMasqueraded "not_masqueraded" "The packet would leave the node with a pod's address: the node has no address of its family, or the protocol has no ports.";

@@ -32,6 +32,19 @@ pub(super) fn read() -> io::Result<BTreeSet<IpAddr>> {
     Ok(own.filter(|&address| is_reachable(address)).collect())
 }
 
+/// Reads the addresses that only interfaces have which are administratively down, in this thread's network namespace. Other hosts cannot reach them.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub(super) fn read_idle() -> io::Result<BTreeSet<IpAddr>> {
+    let all = kernel::addresses()?;
+    let up: BTreeSet<u32> = kernel::links()?.iter().filter(|link| link.up).map(|link| link.index).collect();
+    let addresses = |is_up: bool| -> BTreeSet<IpAddr> {
+        all.iter().filter(|found| up.contains(&found.interface) == is_up).map(|found| found.address).collect()
+    };
+    Ok(&addresses(false) - &addresses(true))
+}
+
 /// Whether packets from pods can reach the address. Loopback addresses are local to each pod. IPv6 link-local addresses are not routed;
 /// those of IPv4 are, for node-local DNS.
 fn is_reachable(address: IpAddr) -> bool {

@@ -161,7 +161,10 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             is_attached = state.attach(pods);
         }
         let is_judged_otherwise = judging.is_some_and(|judging| state.judge(&judging));
-        let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
+        let has_changed = std::mem::take(&mut renumbered) && {
+            let has_other_sources = own_addresses::read_idle().is_ok_and(|idle| state.rest(idle));
+            state.renumber(own_addresses::read()) || has_other_sources
+        };
         let has_refreshed = state.refresh();
         // A change without effect on this node has no latency to measure.
         let heard = state.take_heard().filter(|_| has_refreshed);

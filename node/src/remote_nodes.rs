@@ -331,9 +331,11 @@ impl RemoteNodes {
         let other = |network| foreign.range((network, MAIN_TABLE, None)..).next();
         hops.retain(|&network, _| other(network).is_none_or(|&(to, table, _)| (to, table) != (network, MAIN_TABLE)));
         if own.masquerade.is_some() || own.has_external_vips() {
-            let to_world = world::hops(&all, host, |interface| links.with_neighbours(interface));
             // The ways to nodes take precedence.
-            hops = to_world.into_iter().chain(hops).collect();
+            hops = world::ways(&all, host, own, |interface| links.with_neighbours(interface))
+                .into_iter()
+                .chain(hops)
+                .collect();
         }
         let told = |error| format!("the kernel's programs cannot take packets of other nodes: {error}");
         problems.extend(lead(&hops).err().map(told));

@@ -69,7 +69,7 @@ pub use xsk::{
     TcProgram, TcpLimits, Tunnel, TunnelConfig, TunnelDrops, TunnelEnd, TunnelPeer, Umem, UmemError, Undelivered,
     Waker, Watched, XdpMode, XskError, XskPort, addresses, claim_trunk, cores, default_route_interfaces,
     default_route_mtu, has_another_layout, has_nft_rules, in_namespace, is_trunk_claimed, kernel_routes, links,
-    network_namespace, nft_chain_names, own_routes, pinned_links, poll, reach, remove_node_programs,
+    network_namespace, nft_chain_names, own_routes, pinned_links, poll, reach, reach_from, remove_node_programs,
     remove_tc_datapath, remove_tunnel, replace_routes, set_generic_receive_offload, set_link_up,
     set_transmit_checksum_offload, takes_xdp_frames, tc_programs, transmit_checksum_offload, trunk_claimant,
     xdp_programs,

@@ -52,7 +52,7 @@ fn answers_to_masqueraded_packets_go_to_a_worker_and_all_others_to_the_nodes_ker
     let count = "chain c { type filter hook ingress device card priority 0; ether saddr 72:6f:75:74:65:72 counter; };";
     node.lab.net.exec("sw", &format!("echo 'table netdev t {{ {count} }}' | nft -f -"));
     let mac = node.lab.net.inside("sw", || LinkInfo::read("card").unwrap().mac);
-    let world = NodeHop::World { interface: node.card, mtu: 1500 };
+    let world = NodeHop::World { interface: node.card, masqueraded: node.card, mtu: 1500 };
     node.lead(&["0.0.0.0/0", "::/0"].map(|all| (all.parse().unwrap(), world)).into());
     // A node port of TCP at the node's address, and a balancer's address with a port of UDP.
     let vips = [0, 1].map(|at| [(NODE[at], TCP, 30_001), (BALANCED[at], UDP, 53)]).concat();

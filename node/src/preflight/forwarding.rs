@@ -200,11 +200,12 @@ fn is_tunneling() -> bool {
     routes.iter().any(|route| route.hop.encapsulation.is_some())
 }
 
+/// Addresses in the world, of IPv4 and of IPv6: for documentation (RFC 5737, RFC 3849), so that only the default route leads to them.
+pub(crate) const WORLD: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1))];
+
 /// Returns the name of the interface over which packets to the world leave. `None` without a default route.
 fn card(all: &[LinkStatus], is_v4: bool) -> Option<String> {
-    /// Addresses for documentation (RFC 5737, RFC 3849), which no more specific route has.
-    const WORLD: [IpAddr; 2] =
-        [IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1))];
     match reach(WORLD[usize::from(!is_v4)]) {
         Ok(Reach::Router(index) | Reach::Link(index)) => {
             all.iter().find(|link| link.index == index).map(|link| link.names[0].clone())

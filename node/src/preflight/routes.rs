@@ -126,6 +126,7 @@ mod tests {
             table,
             protocol: 0,
             interfaces: interfaces.to_vec(),
+            in_use: interfaces.first().copied(),
             source: None,
             gateway: None,
             encapsulation: None,

@@ -32,7 +32,7 @@ impl Masquerading {
         Arc::clone(&self.value)
     }
 
-    /// Applies this node's object, the addresses of its interfaces, and all nodes. Returns whether the value changed.
+    /// Applies this node's object, the addresses of its interfaces that are up, and all nodes. Returns whether the value changed.
     fn follow<'a>(
         &mut self,
         own: &Node,
@@ -42,7 +42,9 @@ impl Masquerading {
         // A pod bridge's address is no source.
         let is_pods = |address: &IpAddr| own.pod_cidrs.iter().any(|block| block.contains(address));
         let of_interfaces = addresses.iter().filter(|address| is_routable(**address) && !is_pods(address));
-        let sources = self.config.addresses.iter().chain(&own.addresses).chain(of_interfaces).copied().collect();
+        // The Node object may list an address that the node no longer has, does not have yet, or has on a card that is down.
+        let (present, absent): (Vec<_>, Vec<_>) = own.addresses.iter().partition(|address| addresses.contains(address));
+        let sources = self.config.addresses.iter().chain(present).chain(of_interfaces).chain(absent).copied().collect();
         let mut kept = [&self.config.except[..], &self.settings[..]].concat();
         for node in nodes {
             kept.extend(&node.pod_cidrs);
@@ -78,7 +80,17 @@ impl LiveState {
     /// Updates source addresses and excluded destinations from the state's nodes. Returns whether masquerading changed.
     pub(super) fn follow_masquerade(&mut self) -> bool {
         let nodes = self.pipeline.cache().nodes().values();
-        self.masquerading.as_mut().is_some_and(|known| known.follow(&self.own, &self.addresses, nodes))
+        let addresses = &self.addresses - &self.idle;
+        self.masquerading.as_mut().is_some_and(|known| known.follow(&self.own, &addresses, nodes))
+    }
+
+    /// Applies the addresses that only interfaces have which are down: masqueraded packets get others. Returns whether masquerading changed.
+    pub(crate) fn rest(&mut self, idle: BTreeSet<IpAddr>) -> bool {
+        if self.idle == idle {
+            return false;
+        }
+        self.idle = idle;
+        self.follow_masquerade()
     }
 }
 
@@ -108,7 +120,8 @@ mod tests {
         let settings = Settings { service_cidrs: vec!["10.96.0.0/12".parse().unwrap()], ..Settings::default() };
         let mut known = Masquerading::new(config, Some(&settings));
         let nodes = [node("n1", "172.18.0.1", "10.1.0.0/16"), node("n2", "172.18.0.2", "10.2.0.0/16")];
-        let addresses = ["127.0.0.1", "169.254.1.1", "10.1.0.1", "172.19.0.9", "fe80::1", "fd00::9"].map(ip).into();
+        let addresses = ["127.0.0.1", "169.254.1.1", "10.1.0.1", "172.18.0.1", "172.19.0.9", "fe80::1", "fd00::9"];
+        let addresses = addresses.map(ip).into();
         assert!(known.follow(&nodes[0], &addresses, nodes.iter()));
         assert!(!known.follow(&nodes[0], &addresses, nodes.iter()), "the same");
         let value = known.value();
@@ -119,6 +132,12 @@ mod tests {
         assert!(value.is_for(ip("172.18.0.3")) && value.is_for(ip("8.8.8.8")) && value.is_for(ip("2001:db8::1")));
         assert!(known.follow(&nodes[0], &addresses, nodes[..1].iter()));
         assert!(known.value().is_for(ip("10.2.0.5")));
+        // The node's address changes before its object does, or after it.
+        let without = ["172.19.0.9", "fd00::9"].map(ip).into();
+        assert!(known.follow(&nodes[0], &without, nodes.iter()));
+        assert_eq!(known.value().sources(), [ip("172.19.0.9"), ip("fd00::9")]);
+        assert!(known.follow(&nodes[0], &BTreeSet::new(), nodes.iter()));
+        assert_eq!(known.value().sources(), [ip("172.18.0.1")], "none is known");
         // Configured addresses come first.
         let config = MasqueradeConfig { addresses: vec![ip("172.19.0.9")], ..MasqueradeConfig::default() };
         let mut said = Masquerading::new(config, None);

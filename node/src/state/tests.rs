@@ -423,9 +423,11 @@ fn masquerading_follows_the_nodes_of_the_state_and_its_own_addresses() {
     assert!(!is_for(&state, "10.2.0.7") && !is_for(&state, "192.0.2.2") && is_for(&state, "10.3.0.7"));
     files.write(&(node("node-1", 1) + &node("node-2", 2) + &node("node-3", 3)));
     assert!(reread(&mut state) && !is_for(&state, "10.3.0.7"));
-    assert!(state.renumber(Ok(["2001:db8::1".parse().unwrap()].into())));
+    assert!(state.renumber(Ok(["192.0.2.1", "2001:db8::1"].map(|own| own.parse().unwrap()).into())));
     let sources: Vec<String> = state.policy().masquerade.unwrap().sources().iter().map(ToString::to_string).collect();
     assert_eq!(sources, ["192.0.2.1", "2001:db8::1"]);
+    assert!(state.rest(["2001:db8::1".parse().unwrap()].into()), "its interface goes down");
+    assert_eq!(state.policy().masquerade.unwrap().sources().len(), 1);
 }
 
 #[test]

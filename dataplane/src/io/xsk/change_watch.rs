@@ -10,9 +10,9 @@ use super::wait::{PollSet, poll};
 /// What a [`ChangeWatch`] watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// The addresses of all interfaces.
+    /// The addresses of all interfaces, and whether these are up.
     Addresses,
-    /// Routes, and what changes them without a message about the route: interfaces and their addresses.
+    /// Routes and routing rules, and what changes them without a message about the route: interfaces and their addresses.
     Routes,
 }
 
@@ -23,9 +23,11 @@ impl Watched {
         const LINKS: u32 = 1;
         const ADDRESSES: u32 = 0x10 | 0x100;
         const ROUTES: u32 = 0x40 | 0x400;
+        /// The bits of `RTNLGRP_IPV4_RULE` and `RTNLGRP_IPV6_RULE`.
+        const RULES: u32 = 1 << 7 | 1 << 18;
         match self {
-            Self::Addresses => ADDRESSES,
-            Self::Routes => LINKS | ADDRESSES | ROUTES,
+            Self::Addresses => LINKS | ADDRESSES,
+            Self::Routes => LINKS | ADDRESSES | ROUTES | RULES,
         }
     }
 }

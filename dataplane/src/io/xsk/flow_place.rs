@@ -150,8 +150,12 @@ pub(super) enum Place {
     FindFromV6,
     /// The packet's source is in the key of a next hop.
     FindFrom,
-    /// The packet goes to the world, and may.
+    /// The packet goes to the world, and may. Its source is not the node's. Register 0 has the next hop of its source, or is 0.
+    FromSource,
+    /// The packet goes to the world by the next hop in [`AT`](super::flow_stack::AT), and may. Its source is not the node's.
     ToWorldNow,
+    /// The packet goes to the world over the interface in register 1.
+    OverLink,
     /// The masqueraded packet is IPv6.
     SentV6,
     /// The masqueraded packet is IPv6, with the protocol in register 3, the source port in register 4, the destination port in register 5, and the

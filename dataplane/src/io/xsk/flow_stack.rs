@@ -50,8 +50,10 @@ pub(super) const IS_KNOWN: i16 = HOP_KEY - 12;
 /// tc programs at links only: the number of bytes before the inner frame of a packet of the tunnel, 8 bytes; 0 if the packet has no outer
 /// headers, or no longer has them.
 pub(super) const OUTER: i16 = IS_KNOWN - 8;
-/// tc programs only: the outer congestion mark, the outer identification and the packet's hash, 4 bytes each, and 4 unused bytes.
+/// tc programs only: the outer congestion mark, the outer identification and the packet's hash, 4 bytes each.
 pub(super) const ENCAPSULATION: i16 = OUTER - 16;
+/// tc programs only: the length in bytes of the packet, or of each of its segments, with the Ethernet header, 4 bytes.
+pub(super) const FRAME: i16 = ENCAPSULATION + 12;
 /// tc programs only: the key of a record of a masqueraded packet (`tc::sent`), 24 bytes. Its last 16 bytes are those of [`HOP_KEY`], an address.
 pub(super) const SENT_KEY: i16 = HOP_KEY - 4;
 /// tc programs only: the key of a virtual address (`tc::vips`), 24 bytes. Only packets without a flow use it, and only those with a flow

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::netlink::{ask, attributes, family, next_hops, number, octets, short};
+use super::netlink::{ask, attributes, family, multipath, next_hops, number, octets, short};
 use super::netlink_write::attribute;
 
 /// Bytes of `struct rtmsg`.
@@ -45,6 +45,9 @@ pub struct KernelRoute {
     pub protocol: u8,
     /// Interface indexes of the route's next hops. Empty if the route refuses packets.
     pub interfaces: Vec<u32>,
+    /// The interface index of the first next hop that the kernel uses. `None` if the route refuses packets, and if the kernel uses none of its next
+    /// hops because their links are down.
+    pub in_use: Option<u32>,
     /// The source address of the node's own packets on this route. `None` if the kernel chooses it.
     pub source: Option<IpAddr>,
     /// The next router. `None` if the destination is on the interface's link, and for a route with several next hops.
@@ -71,11 +74,28 @@ pub enum Reach {
 /// # Errors
 /// If the netlink request fails.
 pub fn reach(address: IpAddr) -> io::Result<Reach> {
+    route_to(address, None)
+}
+
+/// Asks the kernel for its route to an address for packets from `source`, an address of the calling thread's network namespace and of the same
+/// family. Unlike [`reach`], follows the routing rules of this source.
+///
+/// # Errors
+/// If the netlink request fails.
+pub fn reach_from(source: IpAddr, address: IpAddr) -> io::Result<Reach> {
+    route_to(address, Some(source))
+}
+
+fn route_to(address: IpAddr, source: Option<IpAddr>) -> io::Result<Reach> {
     /// The kernel's errors for unreachable, prohibit, blackhole and throw routes, and for no route.
     const UNREACHED: [i32; 5] = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL, libc::EAGAIN];
     let mut body = vec![0; ROUTE];
     (body[0], body[1]) = (family(address), IpNet::from(address).prefix_len());
     attribute(&mut body, libc::RTA_DST, &octets(address));
+    if let Some(source) = source {
+        body[2] = IpNet::from(source).prefix_len();
+        attribute(&mut body, libc::RTA_SRC, &octets(source));
+    }
     let mut found = Reach::Nowhere;
     match ask(libc::RTM_GETROUTE, false, &body, |message| found = Reach::of(message)) {
         Err(error) if error.raw_os_error().is_some_and(|code| UNREACHED.contains(&code)) => Ok(Reach::Nowhere),
@@ -152,7 +172,8 @@ impl KernelRoute {
         let destination = IpNet::new(address.unwrap_or(unspecified), length).ok()?;
         let encapsulation = encap.filter(|_| [ENCAP_V4, ENCAP_V6].contains(&encap_type)).and_then(Encapsulation::of);
         let interfaces = if kind == libc::RTN_UNICAST { next_hops(rest) } else { Vec::new() };
-        Some(Self { destination, table, protocol, interfaces, source, gateway, encapsulation })
+        let in_use = if interfaces.is_empty() { None } else { next_hop_in_use(number(message, 8)?, rest) };
+        Some(Self { destination, table, protocol, interfaces, in_use, source, gateway, encapsulation })
     }
 }
 
@@ -172,6 +193,24 @@ impl Encapsulation {
         }
         Some(Self { local, remote: remote?, vni })
     }
+}
+
+/// Returns the interface index of the first next hop that is not dead. `flags` are those of a route with one next hop.
+fn next_hop_in_use(flags: u32, attributes_of_route: &[u8]) -> Option<u32> {
+    /// `RTNH_F_DEAD`, of `rtm_flags` and `rtnh_flags`.
+    const DEAD: u32 = 1;
+    let mut in_use = None;
+    for (kind, value) in attributes(attributes_of_route) {
+        match kind {
+            libc::RTA_OIF if flags & DEAD == 0 => in_use = in_use.or(number(value, 0)),
+            libc::RTA_MULTIPATH => {
+                let mut live = multipath(value).filter(|&(flags, _)| u32::from(flags) & DEAD == 0);
+                in_use = in_use.or(live.next().map(|(_, interface)| interface));
+            }
+            _ => {}
+        }
+    }
+    in_use
 }
 
 /// Parses an address of four or sixteen bytes.
@@ -211,6 +250,7 @@ mod tests {
             table: 254,
             protocol: 3,
             interfaces: vec![7],
+            in_use: Some(7),
             source: None,
             gateway: None,
             encapsulation: None,
@@ -227,6 +267,21 @@ mod tests {
         }
         let v6 = route(libc::AF_INET6, 64, 254, libc::RTN_UNICAST, &[attribute(libc::RTA_DST, &[0xfd; 16]), over]);
         assert_eq!(KernelRoute::of(&v6).unwrap().destination.prefix_len(), 64);
+    }
+
+    #[test]
+    fn a_next_hop_whose_link_is_down_is_not_in_use() {
+        let over = attribute(libc::RTA_OIF, &7u32.to_ne_bytes());
+        let mut message = route(libc::AF_INET, 0, 254, libc::RTN_UNICAST, &[over]);
+        assert_eq!(KernelRoute::of(&message).unwrap().in_use, Some(7));
+        // `RTNH_F_DEAD`, `RTNH_F_LINKDOWN`.
+        message[8] = 1 | 16;
+        let dead = KernelRoute::of(&message).unwrap();
+        assert_eq!((dead.in_use, dead.interfaces), (None, vec![7]));
+        let hop = |flags: u8, interface: u32| [&[8, 0, flags, 0][..], &interface.to_ne_bytes()].concat();
+        let hops = attribute(libc::RTA_MULTIPATH, &[hop(1, 7), hop(0, 8), hop(0, 9)].concat());
+        let both = KernelRoute::of(&route(libc::AF_INET, 0, 254, libc::RTN_UNICAST, &[hops])).unwrap();
+        assert_eq!((both.in_use, both.interfaces), (Some(8), vec![7, 8, 9]));
     }
 
     #[test]

@@ -139,7 +139,7 @@ pub use generator::Generator;
 pub use hooks::{TcHook, TcProgram, tc_programs};
 pub use host_pair::{HostPair, HostRoute};
 pub use interface::Interface;
-pub use kernel_routes::{Encapsulation, KernelRoute, Reach, kernel_routes, reach};
+pub use kernel_routes::{Encapsulation, KernelRoute, Reach, kernel_routes, reach, reach_from};
 pub use link::{
     LinkFeatures, LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload,
 };

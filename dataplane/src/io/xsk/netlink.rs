@@ -146,18 +146,21 @@ pub(super) fn next_hops(route: &[u8]) -> Vec<u32> {
     for (kind, value) in attributes(route) {
         match kind {
             libc::RTA_OIF => found.extend(number(value, 0)),
-            libc::RTA_MULTIPATH => {
-                // `struct rtnexthop`: length (16 bits), flags, hops, interface; then attributes.
-                let mut hops = value;
-                while let (Some(length), Some(interface)) = (short(hops, 0), number(hops, 4)) {
-                    found.push(interface);
-                    hops = hops.get(aligned(usize::from(length).max(8))..).unwrap_or_default();
-                }
-            }
+            libc::RTA_MULTIPATH => found.extend(multipath(value).map(|(_, interface)| interface)),
             _ => {}
         }
     }
     found
+}
+
+/// Returns the flags and the interface indexes of the next hops in `RTA_MULTIPATH`.
+pub(super) fn multipath(mut hops: &[u8]) -> impl Iterator<Item = (u8, u32)> {
+    std::iter::from_fn(move || {
+        // `struct rtnexthop`: length (16 bits), flags, hops, interface; then attributes.
+        let (length, &flags, interface) = (short(hops, 0)?, hops.get(2)?, number(hops, 4)?);
+        hops = hops.get(aligned(usize::from(length).max(8))..).unwrap_or_default();
+        Some((flags, interface))
+    })
 }
 
 /// The related interfaces of an interface, by their indexes.

@@ -31,8 +31,7 @@ impl Attached {
         if let Some(left) = Self::take_over(datapath, hook, interface) {
             return Ok(left);
         }
-        let (program, name) = datapath.programs.of(hook);
-        match Filter::attach(hook, program, name, interface) {
+        match attach(datapath, hook, interface) {
             Ok(filter) => Ok(Self::Filter(filter)),
             Err(error) => link(datapath, hook, interface)?.ok_or(error),
         }
@@ -43,11 +42,11 @@ impl Attached {
         let (program, name) = datapath.programs.of(hook);
         if let Some(link) = datapath.pins.as_ref().and_then(|pins| pins.take(hook, interface, program)) {
             // The previous process may have died while replacing the filter by the link.
-            filter::remove_left(hook, interface, name, &[]);
+            filter::remove_left(hook, interface, name, &[], Filter::detach_alone);
             return Some(Self::Link(link));
         }
         let is_left = filter::is_left(hook, interface, name);
-        let filter = is_left.then(|| Filter::attach(hook, program, name, interface));
+        let filter = is_left.then(|| attach(datapath, hook, interface));
         filter?.ok().map(Self::Filter)
     }
 
@@ -66,7 +65,7 @@ impl Attached {
         let link = left.or_else(|| wants_link.then(|| Pins::attach_trunk(pins, program, interface)));
         match link {
             Some(Ok(link)) => {
-                filter::remove_left(Hook::TcIngress, interface, super::DELIVER, &[]);
+                filter::remove_left(Hook::TcIngress, interface, super::DELIVER, &[], Filter::detach);
                 Ok(Self::Link(link))
             }
             // EINVAL: the kernel is older than 6.6.
@@ -85,8 +84,7 @@ impl Attached {
         if filter.interface().is_some() {
             return Ok(false);
         }
-        let (program, name) = datapath.programs.of(hook);
-        *filter = Filter::attach(hook, program, name, filter.was_at())?;
+        *filter = attach(datapath, hook, filter.was_at())?;
         Ok(true)
     }
 
@@ -141,6 +139,14 @@ impl Attached {
             Self::Link(link) => drop(bpf::detach(link.as_fd())),
         }
     }
+}
+
+/// Attaches the program for this hook as a filter.
+fn attach(datapath: &TcDatapath, hook: Hook, interface: u32) -> io::Result<Filter> {
+    let (program, name) = datapath.programs.of(hook);
+    let mut filter = Filter::attach(hook, program, name, interface)?;
+    datapath.qdiscs.claim(&mut filter);
+    Ok(filter)
 }
 
 /// Attaches the program for this hook by a link. `None` if links are unsupported or not wanted.

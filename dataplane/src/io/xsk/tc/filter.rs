@@ -93,6 +93,16 @@ impl Filter {
         self.owns_qdisc |= other.owns_qdisc;
     }
 
+    /// Whether detaching the last filter of the interface removes its queueing discipline.
+    pub(super) const fn owns_qdisc(&self) -> bool {
+        self.owns_qdisc
+    }
+
+    /// Makes the filter own its interface's queueing discipline.
+    pub(super) const fn own_qdisc(&mut self) {
+        self.owns_qdisc = true;
+    }
+
     /// Returns the interface's index at the time of attaching.
     pub(super) const fn was_at(&self) -> u32 {
         self.interface
@@ -131,12 +141,12 @@ pub(super) fn is_left(hook: Hook, interface: u32, name: &str) -> bool {
     left(hook, interface, INFO).is_some_and(|(left, _)| left == name.as_bytes())
 }
 
-/// Removes a previous process's filter of this name at a hook, except one with a program id in `own`. Returns whether there was one.
-pub(super) fn remove_left(hook: Hook, interface: u32, name: &str, own: &[u32]) -> bool {
+/// Removes a previous process's filter of this name at a hook, except one with a program id in `own`, by `detach`. Returns whether there was one.
+pub(super) fn remove_left(hook: Hook, interface: u32, name: &str, own: &[u32], detach: impl FnOnce(&Filter)) -> bool {
     let info = INFO;
     let program =
         left(hook, interface, info).filter(|(left, program)| left == name.as_bytes() && !own.contains(program));
-    program.map(|(_, program)| Filter { hook, interface, info, program, owns_qdisc: true }.detach()).is_some()
+    program.map(|(_, program)| detach(&Filter { hook, interface, info, program, owns_qdisc: true })).is_some()
 }
 
 /// Removes a filter of [`Filter::attach_behind`] with this name at tc ingress, by `detach`. Returns whether there was one.
@@ -176,7 +186,8 @@ fn has_clsact(interface: u32) -> io::Result<bool> {
     Ok(is_clsact)
 }
 
-fn remove_empty_qdisc(interface: u32) {
+/// Removes the interface's `clsact` queueing discipline if it has no filters. Does nothing if the interface is gone.
+pub(super) fn remove_empty_qdisc(interface: u32) {
     let is_empty = [Hook::TcIngress, Hook::TcEgress].into_iter().all(|hook| {
         let mut filters = 0;
         let asked = ask(libc::RTM_GETTFILTER, true, &traffic_control(interface, 0, parent(hook), 0), |_| filters += 1);

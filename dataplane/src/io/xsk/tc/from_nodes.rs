@@ -200,7 +200,7 @@ fn check_source(program: &mut Assembler<Place>, entrance: Entrance, other: Place
         }
         // Another node may send through the tunnel although this one reaches it over a link.
         Entrance::Tunnel => {
-            for kind in [kind::OWN, kind::NODE, kind::WORLD] {
+            for kind in [kind::OWN, kind::NODE, kind::WORLD, kind::SOURCE] {
                 program.jump_if(1, Equal, kind.cast_signed(), other);
             }
         }

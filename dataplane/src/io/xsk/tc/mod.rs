@@ -50,6 +50,7 @@ mod next_hops;
 mod paths;
 mod pins;
 mod port_slots;
+mod qdiscs;
 mod remains;
 mod renewal;
 mod sent;
@@ -94,6 +95,7 @@ use next_hops::NextHops;
 use paths::Paths;
 use pins::Pins;
 use port_slots::PortSlots;
+use qdiscs::Qdiscs;
 use trunk::Trunk;
 use vips::Vips;
 
@@ -125,6 +127,7 @@ pub struct TcDatapath {
     table: FlowTable,
     ports: PortSlots,
     programs: Programs,
+    qdiscs: Qdiscs,
     paths: Paths,
     vips: Vips,
     trunk: Trunk,
@@ -178,6 +181,7 @@ impl TcDatapath {
             remove_node_programs().map_err(failed("remove programs at links to other nodes"))?;
         }
         let vips = Vips::new(folder).map_err(failed("make the map of virtual addresses"))?;
+        let qdiscs = Qdiscs::new(folder).map_err(failed("make the map of queueing disciplines"))?;
         let paths = Paths::new(name, &table, hops, [&sent, &records, &vips.map])?;
         let known = table.half_cell(cells::TRUNK).load(Ordering::SeqCst);
         let trunk = Trunk::new(config, deliver.as_fd(), pins.as_ref(), known, claim)?;
@@ -190,6 +194,7 @@ impl TcDatapath {
             table,
             ports,
             programs,
+            qdiscs,
             paths,
             vips,
             trunk,
@@ -242,7 +247,7 @@ impl TcDatapath {
         let own = [&self.programs.ingress, &self.programs.guard].map(|program| bpf::program_id(program.as_fd()));
         if let [Ok(ingress), Ok(guard)] = own {
             // If this fails, leftover programs keep dropping packets.
-            let _ = remove_filters(&[ingress, guard]);
+            let _ = remove_filters(&[ingress, guard], Filter::detach);
         }
     }
 
@@ -337,6 +342,7 @@ impl Drop for TcDatapath {
     fn drop(&mut self) {
         if !self.stays() {
             self.paths.detach();
+            self.qdiscs.remove();
         }
     }
 }

@@ -41,7 +41,7 @@ pub(super) mod hop {
     pub(in crate::io::xsk::tc) const NEIGHBOR: i16 = 16;
     pub(in crate::io::xsk::tc) const NEIGHBOR_LEN: i32 = 20;
     /// The index of the interface over which the programs send outer packets, 4 bytes; 0 if the tunnel's device does. Their next hop is
-    /// [`NEIGHBOR`], whose family is 0 if the kernel's route tells it.
+    /// [`NEIGHBOR`], whose family is 0 if the kernel's route tells it. To the world: the interface for packets from the address of masqueraded ones.
     pub(in crate::io::xsk::tc) const LINK: i16 = 36;
     /// `struct bpf_tunnel_key`. Linux 6.0 and newer take all 44 bytes. Older kernels take the first 28, without the local address.
     pub(in crate::io::xsk::tc) const TUNNEL: i16 = 40;
@@ -70,6 +70,8 @@ pub(super) mod kind {
     pub(in crate::io::xsk::tc) const WORLD: u32 = 5;
     /// What only the node's kernel can reach.
     pub(in crate::io::xsk::tc) const KERNEL: u32 = 6;
+    /// An address of this node from which packets to the world leave over a link of their own.
+    pub(in crate::io::xsk::tc) const SOURCE: u32 = 7;
 }
 
 /// Bytes of a key: the prefix length in bits as a number, and the address.
@@ -102,15 +104,26 @@ pub enum NodeHop {
         /// The tunnel's MTU in bytes.
         mtu: u32,
     },
-    /// The destination is outside the cluster, and the kernel's routes over a link lead there. Only masqueraded packets take this way.
+    /// The destination is outside the cluster, and the kernel's routes over a link lead there. Only packets from this node's own and virtual
+    /// addresses take this way.
     World {
+        /// The index of the link's interface.
+        interface: u32,
+        /// The index of the interface for packets from the address of masqueraded ones. It differs if a routing rule for that address says so.
+        masqueraded: u32,
+        /// The MTU of these links in bytes, the smaller one.
+        mtu: u32,
+    },
+    /// Only the node's kernel can reach the destination. It refuses masqueraded packets, so that these do not leave by the way of a shorter prefix.
+    Kernel,
+    /// The network is an address of this node. Packets from it to the [`World`](Self::World) leave over this link instead of the one of their
+    /// destination, unless it is the address of masqueraded packets.
+    Source {
         /// The index of the link's interface.
         interface: u32,
         /// The link's MTU in bytes.
         mtu: u32,
     },
-    /// Only the node's kernel can reach the destination. It refuses masqueraded packets, so that these do not leave by the way of a shorter prefix.
-    Kernel,
 }
 
 /// This node's end of the tunnel. Port and identifier are the same at all nodes.
@@ -144,6 +157,7 @@ impl NodeHop {
         match *self {
             Self::Link { interface, .. }
             | Self::World { interface, .. }
+            | Self::Source { interface, .. }
             | Self::Tunnel { end: TunnelEnd { interface, .. }, .. } => Some(interface),
             Self::Kernel => None,
         }
@@ -154,9 +168,10 @@ impl NodeHop {
     pub(super) const fn arrival(&self) -> Option<u32> {
         match *self {
             Self::Tunnel { end: TunnelEnd { interface, .. }, outer: Outer::WithoutEthernet, .. } => Some(interface),
-            Self::Link { interface: link, .. } | Self::World { interface: link, .. } | Self::Tunnel { link, .. } => {
-                Some(link)
-            }
+            Self::Link { interface: link, .. }
+            | Self::World { interface: link, .. }
+            | Self::Source { interface: link, .. }
+            | Self::Tunnel { link, .. } => Some(link),
             Self::Kernel => None,
         }
     }
@@ -174,7 +189,11 @@ impl NodeHop {
                 put(hop::NEIGHBOR + 4, &octets(neighbor));
                 (kind::LINK, interface, mtu)
             }
-            Self::World { interface, mtu } => (kind::WORLD, interface, mtu),
+            Self::World { interface, masqueraded, mtu } => {
+                put(hop::LINK, &masqueraded.to_ne_bytes());
+                (kind::WORLD, interface, mtu)
+            }
+            Self::Source { interface, mtu } => (kind::SOURCE, interface, mtu),
             Self::Kernel => (kind::KERNEL, 0, 0),
             Self::Tunnel { end: TunnelEnd { interface, port, vni }, link, outer, local, remote, mtu } => {
                 /// `BPF_F_TUNINFO_IPV6`. Without `BPF_F_ZERO_CSUM_TX`, the outer header has a checksum, so that the receiver merges packets.
@@ -279,7 +298,9 @@ impl NextHops {
             self.known.remove(&key);
         }
         // Those to nodes first, as the kernel may have more routes than the trie holds.
-        let is_world = |value: &Value| [kind::WORLD, kind::KERNEL].iter().any(|kind| value[..4] == kind.to_ne_bytes());
+        let is_world = |value: &Value| {
+            [kind::WORLD, kind::KERNEL, kind::SOURCE].iter().any(|kind| value[..4] == kind.to_ne_bytes())
+        };
         let (world, cluster): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(_, value)| is_world(value));
         for (key, value) in cluster.into_iter().chain(world) {
             if self.known.get(&key) != Some(&value) {
@@ -341,8 +362,10 @@ mod tests {
         assert_eq!((number(&tunnel, hop::FLAGS), &tunnel[44..48]), (1, &[0x20, 1, 0x0d, 0xb8][..]));
         assert_eq!(tunnel[68..], [0; 20], "no source of the other family");
         assert_eq!(number(&tunnel, hop::LINK), 0, "the device sends it");
-        let world = NodeHop::World { interface: 7, mtu: 1500 }.encode();
-        assert_eq!([hop::KIND, hop::INTERFACE, hop::LONGEST].map(|at| number(&world, at)), [5, 7, 1514]);
+        let world = NodeHop::World { interface: 7, masqueraded: 8, mtu: 1500 }.encode();
+        assert_eq!([hop::KIND, hop::INTERFACE, hop::LONGEST, hop::LINK].map(|at| number(&world, at)), [5, 7, 1514, 8]);
+        let source = NodeHop::Source { interface: 8, mtu: 1400 }.encode();
+        assert_eq!([hop::KIND, hop::INTERFACE, hop::LONGEST].map(|at| number(&source, at)), [7, 8, 1414]);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::entrance::{Entrance, Maps};
 use super::filter::{self, Filter};
 use super::from_nodes;
 use super::next_hops::{NextHops, NodeHop, TunnelEnd};
+use super::qdiscs::Qdiscs;
 use crate::io::FlowSlot;
 use crate::io::xsk::bpf::Hook;
 use crate::io::xsk::error::XskError;
@@ -60,13 +61,14 @@ impl Paths {
     }
 
     /// Replaces the next hops and the interfaces with a program: the links of the hops, and the tunnel's. Attaches programs again that others have
-    /// removed.
+    /// removed. `qdiscs` records the queueing disciplines for them.
     ///
     /// # Errors
     /// The first refusal of the kernel. Packets over an interface whose program could not be attached pass the node's kernel in both
     /// directions.
     pub(super) fn replace(
         &self,
+        qdiscs: &Qdiscs,
         own: &[IpNet],
         node: &[IpAddr],
         others: &BTreeMap<IpNet, NodeHop>,
@@ -93,7 +95,10 @@ impl Paths {
             if let Entry::Vacant(free) = filters.entry(link) {
                 let program = if Some(link) == tunnel { &self.at_tunnel } else { &self.at_links };
                 match Filter::attach_behind(Hook::TcIngress, program.as_fd(), NAME, link) {
-                    Ok(filter) => drop(free.insert(filter)),
+                    Ok(mut filter) => {
+                        qdiscs.claim(&mut filter);
+                        free.insert(filter);
+                    }
                     Err(error) => failed = failed.or(Some(error)),
                 }
             }
@@ -147,7 +152,7 @@ impl TcDatapath {
     ) -> io::Result<()> {
         let port = tunnel.map_or(0, |end| end.port);
         self.table.half_cell(cells::TUNNEL_PORT).store(port.into(), Ordering::SeqCst);
-        self.paths.replace(own, node, others, tunnel.map(|end| end.interface))
+        self.paths.replace(&self.qdiscs, own, node, others, tunnel.map(|end| end.interface))
     }
 }
 

@@ -45,7 +45,8 @@ impl Pins {
         Ok(Self { folder })
     }
 
-    fn folder(path: &Path) -> Option<PathBuf> {
+    /// Returns the folder of the calling thread's network namespace below `path`, which may not exist. `None` if the namespace cannot be read.
+    pub(super) fn folder(path: &Path) -> Option<PathBuf> {
         Some(path.join(format!("v{LAYOUT}-{}", namespace::network_namespace()?)))
     }
 

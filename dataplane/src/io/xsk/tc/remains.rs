@@ -5,21 +5,25 @@ use std::path::Path;
 
 use super::filter::{self, Filter};
 use super::pins::Pins;
-use super::{name_of, paths, trunk};
+use super::{name_of, paths, qdiscs, trunk};
 use crate::io::xsk::bpf::Hook;
 use crate::io::xsk::error::XskError;
 use crate::io::xsk::links;
 
-/// Removes all remains of vswitches in the calling thread's network namespace: links and maps below `pins`, filters, and the trunk. Returns
-/// whether it removed any.
+/// Removes all remains of vswitches in the calling thread's network namespace: links and maps below `pins`, filters, the queueing disciplines that
+/// they have created for these, and the trunk. Without a record of the latter, removes those that then have no filters. Returns whether it removed
+/// any remains.
 ///
 /// # Errors
 /// [`XskError`] if a vswitch runs in the namespace, or the kernel refuses.
 pub fn remove_tc_datapath(trunk: &[String; 2], pins: Option<&Path>) -> Result<bool, XskError> {
     let failed = |operation| move |source| XskError::system(&trunk[0], operation, source);
     let _claim = trunk::claim(&trunk[0])?;
+    let created = pins.and_then(Pins::folder).and_then(|folder| qdiscs::recorded(&folder));
+    let detach = if created.is_some() { Filter::detach_alone } else { Filter::detach };
     let links = pins.map_or(Ok(0), Pins::remove_all).map_err(failed("remove pinned links and maps"))?;
-    let filters = remove_filters(&[]).and_then(|ports| Ok(ports + paths::remove_left(Filter::detach)?));
+    let filters = remove_filters(&[], detach).and_then(|ports| Ok(ports + paths::remove_left(detach)?));
+    created.iter().for_each(qdiscs::remove);
     let filters = filters.map_err(failed("ask for the interfaces"))?;
     let had_trunk = trunk::remove(&trunk[0])?;
     Ok(links + filters > 0 || had_trunk)
@@ -34,10 +38,10 @@ pub fn remove_node_programs() -> io::Result<usize> {
     paths::remove_left(Filter::detach_alone)
 }
 
-/// Removes filters of previous processes from all interfaces of the calling thread's network namespace, except those with program ids in
+/// Removes filters of previous processes from all interfaces of the calling thread's network namespace by `detach`, except those with program ids in
 /// `own`. Returns their number.
-pub(super) fn remove_filters(own: &[u32]) -> io::Result<usize> {
+pub(super) fn remove_filters(own: &[u32], detach: impl Fn(&Filter)) -> io::Result<usize> {
     let links = links()?;
     let hooks = links.iter().flat_map(|link| [Hook::TcIngress, Hook::TcEgress].map(|hook| (hook, link.index)));
-    Ok(hooks.filter(|&(hook, interface)| filter::remove_left(hook, interface, name_of(hook), own)).count())
+    Ok(hooks.filter(|&(hook, interface)| filter::remove_left(hook, interface, name_of(hook), own, &detach)).count())
 }

@@ -3,6 +3,7 @@
 //!
 //! The bits are never cleared, since connections to a removed Service go on, and so may those from a source port that is free again.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 
 use super::super::flow_layout::{cells, key};
@@ -13,7 +14,7 @@ use super::super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight};
 use super::super::instruction::Test::{Equal, Greater, Less};
 use super::super::instruction::Width::{Byte, Short};
 use super::super::instruction::{Assembler, Instruction};
-use super::world;
+use super::{TcDatapath, world};
 use crate::SourcePorts;
 
 /// Sets the bit of a port number.
@@ -88,4 +89,29 @@ pub(super) fn spare(program: &mut Assembler<Place>, table: &FlowTable) {
     program.swap_short(4);
     has(program, table, Pass);
     program.place(Spared);
+}
+
+impl TcDatapath {
+    /// Stores the addresses of this node to which the world answers, `sources`, of which the first of each family counts, and the source ports of
+    /// masqueraded packets. `None` if packets are not masqueraded. The programs take answers to masqueraded packets of these families only.
+    pub fn take_answers(&self, sources: &[IpAddr], ports: Option<&SourcePorts>) {
+        let v4 = sources
+            .iter()
+            .find_map(|source| if let IpAddr::V4(v4) = source { Some(v4.to_ipv6_mapped()) } else { None });
+        let v6 = sources.iter().find_map(|source| if let IpAddr::V6(v6) = source { Some(*v6) } else { None });
+        let ranges = ports.map_or(&[][..], SourcePorts::ranges);
+        for (cell, at) in (cells::WORLD_PORTS..).step_by(4).zip(0..SourcePorts::MOST) {
+            let [first, last] =
+                ranges.get(at).map_or([1, 0], |range| [*range.start(), *range.end()]).map(u16::to_ne_bytes);
+            let range = u32::from_ne_bytes([first[0], first[1], last[0], last[1]]);
+            self.table.half_cell(cell).store(range, Ordering::SeqCst);
+        }
+        // Ports of the other ranges are taken when a worker uses them.
+        ranges.first().into_iter().flat_map(Clone::clone).for_each(|port| set(&self.table, port));
+        for (cell, address) in [(cells::WORLD_V4, v4), (cells::WORLD_V6, v6)] {
+            let [first @ .., a, b, c, d, e, f, g, h] = address.unwrap_or(Ipv6Addr::UNSPECIFIED).octets();
+            self.table.cell(cell).store(u64::from_ne_bytes(first), Ordering::SeqCst);
+            self.table.cell(cell + 8).store(u64::from_ne_bytes([a, b, c, d, e, f, g, h]), Ordering::SeqCst);
+        }
+    }
 }

@@ -3,7 +3,9 @@
 //! ```text
 //!   hop = hops[destination]: another node's pods, and the packet or each of its segments fits   | else: indirect
 //!   on a link: return bpf_redirect_neigh(hop.interface, hop.neighbor)
-//!   the world, and the source is no pod's (masquerading, a Service): return bpf_redirect_neigh(hop.interface), by the kernel's route
+//!   the world, and the source is the node's address of masqueraded packets: return bpf_redirect_neigh(hop.link), by the kernel's route
+//!   the world, and the source is no pod's (a Service): return bpf_redirect_neigh(hop.interface), by the kernel's route;
+//!                      hops[source] is an address of this node with a link of its own: hop = hops[source]
 //!   behind the tunnel: add the headers and send the packet over the link (encapsulation), or
 //!                      bpf_skb_set_tunnel_key(hop.tunnel); return bpf_redirect(hop.interface)    | the helper fails: indirect
 //!
@@ -17,10 +19,10 @@
 
 use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, TYPE_V4, TYPE_V6, need};
 use super::super::flow_place::Place::{
-    self, Described, End, FindHop, FromVip, HasHeader, HasProtocol, Indirect, ToNodes, ToNodesV6, ToWorld, ToWorldNow,
-    Transport, Tunneled,
+    self, Described, End, FindHop, FromSource, FromVip, HasHeader, HasProtocol, Indirect, OverLink, ToNodes, ToNodesV6,
+    ToWorld, ToWorldNow, Transport, Tunneled,
 };
-use super::super::flow_stack::{AT, CONTEXT, DATA, STACK};
+use super::super::flow_stack::{AT, CONTEXT, DATA, FRAME, STACK};
 use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::Add;
 use super::super::instruction::Test::{Differs, Equal, Greater};
@@ -56,6 +58,7 @@ pub(super) fn send(
     program.jump_if(0, Equal, 0, Indirect);
     program.push([Instruction::copy(AT, 0)]);
     length(program);
+    program.store(Word, STACK, 1, FRAME);
     program.load(Word, 2, AT, hop::LONGEST);
     program.jump_if_register(1, Greater, 2, Indirect);
     program.load(Word, 1, AT, hop::KIND);
@@ -85,11 +88,15 @@ pub(super) fn send(
     program.place(ToWorld);
     world::is_from_node(program, table, FromVip);
     sent::remember(program, table, sent, sender);
-    program.jump(ToWorldNow);
+    program.load(Word, 1, AT, hop::LINK);
+    program.jump(OverLink);
     program.place(FromVip);
-    world::is_from_vip(program, hops, Indirect, ToWorldNow);
+    world::is_from_vip(program, hops, Indirect, FromSource);
+    program.place(FromSource);
+    follow_source(program);
     program.place(ToWorldNow);
     program.load(Word, 1, AT, hop::INTERFACE);
+    program.place(OverLink);
     program.push([2, 3, 4].map(|register| Instruction::set(register, 0)));
     program.push([Instruction::call(function::REDIRECT_NEIGH)]);
     program.jump(End);
@@ -97,6 +104,18 @@ pub(super) fn send(
     program.load(Word, 1, STACK, way);
     program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
     program.jump(End);
+}
+
+/// Replaces the next hop in [`AT`] by the one in register 0 if that is the link of this source. Jumps to `Indirect` if the packet does not fit there,
+/// and to `ToWorldNow` if register 0 is 0 or has another next hop.
+fn follow_source(program: &mut Assembler<Place>) {
+    program.jump_if(0, Equal, 0, ToWorldNow);
+    program.load(Word, 1, 0, hop::KIND);
+    program.jump_if(1, Differs, kind::SOURCE.cast_signed(), ToWorldNow);
+    program.load(Word, 1, STACK, FRAME);
+    program.load(Word, 2, 0, hop::LONGEST);
+    program.jump_if_register(1, Greater, 2, Indirect);
+    program.push([Instruction::copy(AT, 0)]);
 }
 
 /// Sets the header of the tunnel from the next hop at the address in [`AT`], whose `struct bpf_tunnel_key` has `length` bytes. Register 0 becomes

@@ -22,7 +22,7 @@ use super::super::instruction::Width::{Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::{MAP_HASH, Map, MapKind, NO_PREALLOC};
 use super::super::netlink::mapped;
-use super::{sent, taken_ports};
+use super::{TcDatapath, sent, taken_ports};
 use crate::Vip;
 use crate::io::xsk::small_size;
 
@@ -106,4 +106,14 @@ pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable, vips: &Map
     look_up(program, vips, VIP_KEY);
     program.jump_if(0, Differs, 0, found);
     program.jump(otherwise);
+}
+
+impl TcDatapath {
+    /// Takes the packets to these virtual addresses at the links and at the tunnel, and no longer those to others.
+    ///
+    /// # Errors
+    /// If there are more than 65,536, or the kernel refuses. The programs then take packets to a part of them.
+    pub fn take_vips(&self, vips: impl IntoIterator<Item = Vip>) -> io::Result<()> {
+        self.vips.replace(&self.table, vips)
+    }
 }

@@ -10,9 +10,6 @@
 //!
 //! The kernel refuses packets that come over the host port with the node's own address as their source, so these packets never pass the stack.
 
-use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::Ordering;
-
 use super::super::flow_headers::{ETHERNET, HEADER, IPV6, TYPE_V6, need};
 use super::super::flow_layout::{cells, key};
 use super::super::flow_place::Place::{self, FindFrom, FindFromV6, Masqueraded, MasqueradedV6, Own, OwnV6};
@@ -25,8 +22,6 @@ use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 use super::hop_key::{self, store_v4, store_v6};
 use super::next_hops::{hop, kind};
-use super::{TcDatapath, taken_ports};
-use crate::{SourcePorts, Vip};
 
 /// Byte offsets of the node's addresses from the cell `WORLD_PORTS`, whose address the steps load.
 const OWN_V4: i16 = 16;
@@ -123,8 +118,8 @@ pub(super) fn is_from_node(program: &mut Assembler<Place>, table: &FlowTable, ot
     program.place(Masqueraded);
 }
 
-/// Jumps to `otherwise` if the packet's source is an address of this node's pods, or a source address for Services. Needs an IPv4 header in the linear
-/// part. Overwrites registers 0 to 5.
+/// Jumps to `otherwise` if the packet's source is an address of this node's pods, or a source address for Services, else to `vip`. Register 0 becomes
+/// the next hop of the source, or 0. Needs an IPv4 header in the linear part. Overwrites registers 1 to 5.
 pub(super) fn is_from_vip(program: &mut Assembler<Place>, hops: &Map, otherwise: Place, vip: Place) {
     program.load(Short, 3, DATA, 12);
     program.jump_if(3, Equal, TYPE_V6, FindFromV6);
@@ -147,37 +142,4 @@ pub(super) fn is_no_pods(program: &mut Assembler<Place>, otherwise: Place, vip: 
         program.jump_if(1, Equal, own.cast_signed(), otherwise);
     }
     program.jump(vip);
-}
-
-impl TcDatapath {
-    /// Stores the addresses of this node to which the world answers, `sources`, of which the first of each family counts, and the source ports of
-    /// masqueraded packets. `None` if packets are not masqueraded. The programs take answers to masqueraded packets of these families only.
-    pub fn take_answers(&self, sources: &[IpAddr], ports: Option<&SourcePorts>) {
-        let v4 = sources
-            .iter()
-            .find_map(|source| if let IpAddr::V4(v4) = source { Some(v4.to_ipv6_mapped()) } else { None });
-        let v6 = sources.iter().find_map(|source| if let IpAddr::V6(v6) = source { Some(*v6) } else { None });
-        let ranges = ports.map_or(&[][..], SourcePorts::ranges);
-        for (cell, at) in (cells::WORLD_PORTS..).step_by(4).zip(0..SourcePorts::MOST) {
-            let [first, last] =
-                ranges.get(at).map_or([1, 0], |range| [*range.start(), *range.end()]).map(u16::to_ne_bytes);
-            let range = u32::from_ne_bytes([first[0], first[1], last[0], last[1]]);
-            self.table.half_cell(cell).store(range, Ordering::SeqCst);
-        }
-        // Ports of the other ranges are taken when a worker uses them.
-        ranges.first().into_iter().flat_map(Clone::clone).for_each(|port| taken_ports::set(&self.table, port));
-        for (cell, address) in [(cells::WORLD_V4, v4), (cells::WORLD_V6, v6)] {
-            let [first @ .., a, b, c, d, e, f, g, h] = address.unwrap_or(Ipv6Addr::UNSPECIFIED).octets();
-            self.table.cell(cell).store(u64::from_ne_bytes(first), Ordering::SeqCst);
-            self.table.cell(cell + 8).store(u64::from_ne_bytes([a, b, c, d, e, f, g, h]), Ordering::SeqCst);
-        }
-    }
-
-    /// Takes the packets to these virtual addresses at the links and at the tunnel, and no longer those to others.
-    ///
-    /// # Errors
-    /// If there are more than 65,536, or the kernel refuses. The programs then take packets to a part of them.
-    pub fn take_vips(&self, vips: impl IntoIterator<Item = Vip>) -> std::io::Result<()> {
-        self.vips.replace(&self.table, vips)
-    }
 }

@@ -206,8 +206,10 @@ fn a_new_address_of_the_node_is_followed_whether_the_kernel_or_the_node_object_h
     site.renumber_node([NODE, second]);
     site.works("both have the new address", second);
     let third = ["172.18.0.31", "fd00:18::31"];
+    let states = |site: &Site| site.lab.count("the new state is in force");
+    let before = states(&site);
     site.renumber_node([second, third]);
-    eventually("the new Node object is in force", || !site.lab.ask(&["status"]).1.is_empty());
+    eventually("the new Node object is in force", || states(&site) > before);
     for at in [0, 1] {
         site.reaches_world("the Node object has a new address, the kernel has not", at, second[at]);
     }

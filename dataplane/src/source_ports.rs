@@ -3,14 +3,18 @@
 //! A connection needs a port that no other connection to the same destination has. Ports are tried at random, in one range after another, so that the
 //! ranges which the node's own connections use too are touched only when the others are nearly used up for a destination.
 //!
-//! **Shares.** What the tries in vain find is a sample of who holds the destination's ports. A pod that holds most of the sample gets no port of the next
-//! range: [`SourcePorts::leaves`]. So a pod with many connections leaves ports to others, and nobody counts connections.
+//! **Shares.** What the tries in vain find is a sample of who holds the destination's ports. A pod that holds most of the sample gets no port of the last
+//! range, and one that holds a quarter gets none of that range's reserve: [`SourcePorts::leaves`]. Nobody counts connections.
 
 use std::ops::RangeInclusive;
 
 /// Ranges of source ports, in the order of use: one to [`MOST`](Self::MOST).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourcePorts(Vec<RangeInclusive<u16>>);
+pub struct SourcePorts {
+    ranges: Vec<RangeInclusive<u16>>,
+    /// Ports that are not used.
+    without: Vec<u16>,
+}
 
 /// The tries in vain for one connection: how many, and how many of the ports the same pod holds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,9 +25,7 @@ pub(crate) struct Tried {
 
 /// Tries in a range that another one follows. With 95 of 100 ports in use, a free one is found seven times in ten.
 const FEW: u16 = 24;
-/// Tries before the third range.
-const TWICE: u16 = 2 * FEW;
-/// Tries in the last range. With 94 of 100 ports in use, as with 60,000 of the default's, none is found once in 10 million times.
+/// Tries in the last of several ranges, with its reserve, and in a single range. With 94 of 100 ports in use, as with 60,000 of the default's, none is found once in 10 million times.
 const MANY: u16 = 256;
 
 impl SourcePorts {
@@ -33,28 +35,42 @@ impl SourcePorts {
     /// Returns the ranges. `None` if there are none or more than [`MOST`](Self::MOST), or if one is empty.
     pub fn new(ranges: Vec<RangeInclusive<u16>>) -> Option<Self> {
         let is_valid = (1..=Self::MOST).contains(&ranges.len()) && ranges.iter().all(|range| !range.is_empty());
-        is_valid.then_some(Self(ranges))
+        is_valid.then(|| Self { ranges, without: Vec::new() })
     }
 
     /// Returns the ranges in the order of use.
     pub fn ranges(&self) -> &[RangeInclusive<u16>] {
-        &self.0
+        &self.ranges
+    }
+
+    /// Leaves these ports out, which the node itself needs. The first port of a range, or behind its reserve, should not be one.
+    #[must_use]
+    pub fn without(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
+        self.without.extend(ports);
+        self
     }
 
     /// Returns the number of tries for a connection.
     pub(crate) fn tries(&self) -> u16 {
-        u16::try_from(self.0.len() - 1).unwrap_or_default() * FEW + MANY
+        self.few() + MANY
     }
 
-    /// Whether the pod may try the next port, after these tries in vain. False if it is of another range than the one before, and the pod holds three
-    /// quarters of the ports that were tried, or a quarter before the third range.
-    pub(crate) const fn leaves(&self, tried: Tried) -> bool {
-        let most = match tried.ports {
-            FEW if self.0.len() > 1 => FEW / 4 * 3,
-            TWICE if self.0.len() > 2 => FEW / 2,
+    /// Returns the number of tries before those in the whole last range: in each range but its reserve. 0 for a single range, which has no reserve.
+    fn few(&self) -> u16 {
+        let ranges = u16::try_from(self.ranges.len()).unwrap_or_default();
+        if ranges == 1 { 0 } else { ranges * FEW }
+    }
+
+    /// Whether the pod may try the next port, after these tries in vain. False before the last range if the pod holds three quarters of the ports that
+    /// were tried, and before its reserve if it holds a quarter. Always true for a single range.
+    pub(crate) fn leaves(&self, tried: Tried) -> bool {
+        let quarters = match (self.few(), tried.ports) {
+            (0, _) => return true,
+            (few, ports) if ports == few => 1,
+            (few, ports) if ports + FEW == few => 3,
             _ => return true,
         };
-        tried.own < most
+        tried.own * 4 < tried.ports * quarters
     }
 
     /// Returns a source port to try. The first attempt returns the client's own port if it is in the first range. Later attempts return ports in
@@ -62,15 +78,20 @@ impl SourcePorts {
     pub(crate) fn port(&self, own: u16, secret: u64, tried: u16) -> u16 {
         /// An odd number whose multiples spread over all bits: 2^64 divided by the golden ratio.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let at = usize::from(tried / FEW).min(self.0.len() - 1);
-        let range = &self.0[at];
-        if tried == 0 && range.contains(&own) {
+        let last = self.ranges.len() - 1;
+        let at = usize::from(tried / FEW).min(last);
+        let range = &self.ranges[at];
+        // The lowest eighth of the last range.
+        let has_reserve = at == last && tried < self.few();
+        let reserve = if has_reserve { (range.end() - range.start()) / 8 } else { 0 };
+        if tried == 0 && range.contains(&own) && !self.without.contains(&own) {
             return own;
         }
-        let (first, last) = (u64::from(*range.start()), u64::from(*range.end()));
+        let (first, last) = (u64::from(range.start() + reserve), u64::from(*range.end()));
         let random = (secret ^ u64::from(tried).wrapping_mul(SPREAD)).wrapping_mul(SPREAD) >> 32;
         let offset = (random * (last.saturating_sub(first) + 1)) >> 32;
-        u16::try_from(first + offset).unwrap_or(*range.end())
+        let port = u16::try_from(first + offset).unwrap_or(*range.end());
+        if self.without.contains(&port) { range.start() + reserve } else { port }
     }
 }
 
@@ -78,14 +99,14 @@ impl Default for SourcePorts {
     /// 61,744 ports. The first 4,536 overlap neither with the kernel's local ports (`net.ipv4.ip_local_port_range`, 32768 to 60999 by default) nor with
     /// node ports of Services (30000 to 32767 by default), nor do servers of nodes listen there. The kernel's own come last.
     fn default() -> Self {
-        Self(vec![61_000..=65_535, 1_024..=29_999, 32_768..=60_999])
+        Self { ranges: vec![61_000..=65_535, 1_024..=29_999, 32_768..=60_999], without: Vec::new() }
     }
 }
 
 impl From<RangeInclusive<u16>> for SourcePorts {
     /// One range, which must not be empty.
     fn from(range: RangeInclusive<u16>) -> Self {
-        Self(vec![range])
+        Self { ranges: vec![range], without: Vec::new() }
     }
 }
 
@@ -123,10 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_most_of_the_ports_leaves_the_next_range_to_others() {
+    fn a_pod_with_most_of_the_ports_leaves_the_last_range_to_others() {
         let leaves = |ports, own| SourcePorts::default().leaves(Tried { ports, own });
-        assert!(leaves(23, 23) && leaves(24, 17) && leaves(48, 11) && leaves(100, 100));
-        assert!(!leaves(24, 18) && !leaves(48, 12));
+        assert!(leaves(24, 24) && leaves(48, 35) && leaves(72, 17) && leaves(100, 100));
+        assert!(!leaves(48, 36) && !leaves(72, 18));
         assert!(SourcePorts::from(1..=9).leaves(Tried { ports: 24, own: 24 }), "there is no next range");
     }
 }

@@ -118,7 +118,7 @@ struct Told {
     among_pods: Vec<IpAddr>,
     /// The sources and source ports of pods' packets to the world. `None` if these are not masqueraded.
     masquerade: Option<(Vec<IpAddr>, SourcePorts)>,
-    /// Whether clients outside the cluster may connect to Services.
+    /// Whether clients outside the cluster may connect to Services, or could. Connections to a Service that was removed go on.
     has_external_vips: bool,
 }
 
@@ -207,10 +207,12 @@ impl RemoteNodes {
 
     /// Sets up routes and tunnel to these nodes, if they or the node's own addresses have changed, or if a look is due.
     pub(super) fn lead(&mut self, nodes: Arc<[RemoteNode]>, own: &Destinations) {
-        self.take_vips(own);
+        let refused = self.take_vips(own);
+        self.is_stale |= refused.is_some();
         let among_pods = own.services.as_ref().map(|services| services.sources().to_vec()).unwrap_or_default();
         let (pods, sources) = (Arc::clone(&own.pods), Arc::clone(&own.sources));
-        let has_external_vips = own.has_external_vips();
+        let had_external_vips = self.told.as_ref().is_some_and(|told| told.has_external_vips);
+        let has_external_vips = had_external_vips || own.has_external_vips();
         let told = Told { nodes, pods, sources, among_pods, masquerade: world::told(own), has_external_vips };
         let is_same = self.told.as_ref() == Some(&told);
         self.is_waiting = !is_same && self.told.is_some() && self.looked.elapsed() < SOON;
@@ -219,6 +221,7 @@ impl RemoteNodes {
         }
         (self.looked, self.is_stale) = (Instant::now(), false);
         let (nodes, mut problems) = uncontested(&told.nodes, own);
+        problems.extend(refused);
         let links = match Links::read() {
             Ok(links) => links,
             Err(error) => {
@@ -228,7 +231,7 @@ impl RemoteNodes {
         let plan = links.plan(&nodes, self.settings.mode);
         problems.extend(plan.problems.iter().cloned());
         let tunnel = self.ensure_tunnel(&plan, &nodes);
-        problems.extend(self.set_routes(&links, &plan, tunnel.as_ref(), own, &told.among_pods));
+        problems.extend(self.set_routes(&links, &plan, tunnel.as_ref(), own, &told));
         self.lead_probes(&plan, &nodes, tunnel.as_ref().ok().copied().flatten(), &own.sources);
         // Without a node that needs the tunnel, a kernel without VXLAN is no problem.
         problems.extend(tunnel.err().filter(|_| plan.counts()[1] > 0));
@@ -239,18 +242,14 @@ impl RemoteNodes {
         self.told = Some(told);
     }
 
-    /// Makes the programs take packets to the virtual addresses that are not cluster addresses, if they may have changed. Logs a refusal of the kernel, and
-    /// tries again with the next change.
-    fn take_vips(&mut self, own: &Destinations) {
+    /// Makes the programs take packets to the virtual addresses that are not cluster addresses, if they may have changed. Returns a message if the kernel
+    /// refuses; the next look tries again.
+    fn take_vips(&mut self, own: &Destinations) -> Option<String> {
         let is_same = |services: &Arc<Services>| self.services.as_ref().is_some_and(|last| last.shares_vips(services));
-        let Some(services) = own.services.as_ref().filter(|services| self.passes_by && !is_same(services)) else {
-            return;
-        };
-        let Some(tc) = &self.tc else { return };
-        if let Some(problem) = world::take_vips(tc, services) {
-            log::warn(&problem);
-        }
-        self.services = Some(Arc::clone(services));
+        let services = own.services.as_ref().filter(|services| self.passes_by && !is_same(services))?;
+        let refused = world::take_vips(self.tc.as_ref()?, services);
+        self.services = refused.is_none().then(|| Arc::clone(services));
+        refused
     }
 
     /// Creates the tunnel or updates it, and returns its interface. `None` if `encapsulation` forbids it, and before there are other nodes.
@@ -278,14 +277,14 @@ impl RemoteNodes {
 
     /// Replaces the routes to other nodes and the next hops of the kernel's programs, and returns a message per failure. If the tunnel could not be
     /// set up, its existing routes stay: packets must not leave without its header. Routes that another program has added are not added again.
-    /// `among_pods` is as in [`Told`].
+    /// `told` are the look's inputs.
     fn set_routes(
         &self,
         links: &Links,
         plan: &Plan,
         tunnel: Result<&Option<u32>, &String>,
         own: &Destinations,
-        among_pods: &[IpAddr],
+        told: &Told,
     ) -> Vec<String> {
         let Encapsulation { port, vni, .. } = self.settings;
         let end = tunnel.ok().copied().flatten().map(|interface| TunnelEnd { interface, port, vni });
@@ -293,7 +292,7 @@ impl RemoteNodes {
             let Some(tc) = &self.tc else { return Ok(()) };
             world::take_answers(tc, own);
             match self.passes_by {
-                true => tc.lead_to_nodes(&own.pods, among_pods, hops, end),
+                true => tc.lead_to_nodes(&own.pods, &told.among_pods, hops, end),
                 false => tc.lead_to_nodes(&[], &[], hops, None),
             }
         };
@@ -330,15 +329,16 @@ impl RemoteNodes {
         // The set is ordered, and `None` is the least gateway.
         let other = |network| foreign.range((network, MAIN_TABLE, None)..).next();
         hops.retain(|&network, _| other(network).is_none_or(|&(to, table, _)| (to, table) != (network, MAIN_TABLE)));
-        if own.masquerade.is_some() || own.has_external_vips() {
+        if told.masquerade.is_some() || told.has_external_vips {
             // The ways to nodes take precedence.
             hops = world::ways(&all, host, own, |interface| links.with_neighbours(interface))
                 .into_iter()
                 .chain(hops)
                 .collect();
         }
-        let told = |error| format!("the kernel's programs cannot take packets of other nodes: {error}");
-        problems.extend(lead(&hops).err().map(told));
+        let refused =
+            |error| format!("the kernel's programs cannot take packets of other nodes and of the world: {error}");
+        problems.extend(lead(&hops).err().map(refused));
         problems
     }
 

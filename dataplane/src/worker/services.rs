@@ -22,6 +22,8 @@ const TRIES: u16 = 100;
 /// How long a pod's connections to a destination without free ports are refused without tries, in nanoseconds: long enough that a flood of them
 /// costs the worker little, and shorter than a client waits before it repeats a packet.
 const EXHAUSTED: u64 = 50_000_000;
+/// The same ports are tried for a connection for 2 to the power of this number of nanoseconds, half a second: less than a client waits.
+const SEARCHED: u32 = 29;
 
 /// First source port used if the client's own is taken. Services do not listen below it (RFC 6335 §6).
 const FIRST_SOURCE_PORT: u16 = 1024;
@@ -135,10 +137,12 @@ impl Worker {
             return Err(DropReason::SourcePortsExhausted);
         }
         let mut vain = Tried::default();
+        // A client that repeats its packet after a vain search finds other ports.
+        let secret = new.wire_hash ^ (self.now.time >> SEARCHED);
         for tried in 0..masquerade.map_or(TRIES, |(_, masquerade)| masquerade.ports().tries()) {
             let number = |own| match masquerade {
-                Some((_, masquerade)) => masquerade.ports().port(own, new.wire_hash, tried),
-                None => source_port(own, new.wire_hash, tried),
+                Some((_, masquerade)) => masquerade.ports().port(own, secret, tried),
+                None => source_port(own, secret, tried),
             };
             let ports = match ports {
                 Ports::EchoRequest(id) => Ports::EchoRequest(number(id)),

@@ -61,6 +61,9 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
     let Judging { dataplane, enforce, engine } = judging::check(written, &mut faults);
     let session_folder = session_folder(written, node, folder, &mut faults);
     let encapsulation = encapsulation::check(written.encapsulation, &written.vxlan, &mut faults);
+    let probing = encapsulation::check_probe(&written.probe, encapsulation.port, &mut faults);
+    let probe_port = probing.map_or(encapsulation.port, |probing| probing.port);
+    let masquerade = written.masquerade.as_ref().and_then(|written| masquerade::check(written, &mut faults));
     let config = Config {
         node: node.into(),
         dataplane,
@@ -81,7 +84,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
             &mut faults,
         ),
         services: written.services.0.clone(),
-        masquerade: written.masquerade.as_ref().and_then(|written| masquerade::check(written, &mut faults)),
+        masquerade: masquerade.map(|masquerade| masquerade.without([encapsulation.port, probe_port])),
         denied: written.denied.into(),
         unreachable: written.unreachable.into(),
         enforce,
@@ -96,7 +99,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         log: LogConfig { format: written.log.format, level: written.log.level },
         created_host: ports::created_host(entries, &mut faults),
         encapsulation,
-        probing: encapsulation::check_probe(&written.probe, encapsulation.port, &mut faults),
+        probing,
         routes: ports::routes(&written.routes, &ports, enforce, &mut faults),
         ports,
     };

@@ -23,6 +23,13 @@ pub(crate) struct MasqueradeConfig {
     pub ports: SourcePorts,
 }
 
+impl MasqueradeConfig {
+    /// Leaves these source ports out, at which the node receives packets of other nodes.
+    pub(super) fn without(self, ports: [u16; 2]) -> Self {
+        Self { ports: self.ports.without(ports), ..self }
+    }
+}
+
 /// The `masquerade` field as parsed. `None` for `false` or no value.
 #[derive(Debug, Default)]
 pub(super) struct Written(Option<Fields>);

@@ -179,14 +179,16 @@ pub(super) enum Place {
     ToNodeV6,
     /// The packet's destination is one of this node's to which the world answers.
     ToNode,
-    /// The packet may belong to a flow.
+    /// The packet may be the vswitch's.
     Spared,
-    /// The packet of a known flow is IPv6. Register 1 has the address of the cell `WORLD_PORTS`, as at the next label.
-    ToNodeKnownV6,
-    /// The destination of the packet of a known flow is one of this node's to which the world answers.
-    ToNodeKnown,
-    /// The packet of a known flow has outer headers, or is not to this node.
+    /// The packet is not to an address of this node to which the world answers.
     NotToNode,
+    /// The packet may be to this node, and is IPv6. Register 1 has the address of the cell `WORLD_PORTS`, as at the next label.
+    SpareV6,
+    /// Register 4 has the destination port of a packet to this node, in network order.
+    SparePort,
+    /// The packet to this node is TCP or UDP.
+    SpareTransport,
     /// Register 1 has the length in bytes of the frame, or of each of its segments' frames.
     Sized,
     /// The packet is another node's and goes to a worker.
@@ -221,8 +223,8 @@ pub(super) enum Place {
     Decapsulated,
     /// The packet opens a TCP connection, or is a datagram without a flow.
     Opens,
-    /// The packet of a known flow does not come from a node on this link.
-    OtherLink,
+    /// The packet of a known flow comes from nobody of the cluster.
+    FromWorld,
     /// The same packet's destination is an IPv6 address that is to be stored in the key of a next hop.
     ToOtherV6,
     /// The destination of a packet of a known flow is in the key of a next hop.
@@ -240,6 +242,8 @@ pub(super) enum Place {
     /// Register 4 has the node's port, or the echo identifier, in network order. The world's address is in the key of a record, the node's in that of
     /// a virtual address.
     ClaimPort,
+    /// The packet at a link is to a virtual address. The world's address is in the key of a next hop.
+    VipFound,
     /// The packet is to no virtual address. Its protocol, ports and addresses are stored.
     NoVip,
     /// The node's port, in register 4 in host order, is not in the first range of source ports of masqueraded packets, as at the next label.

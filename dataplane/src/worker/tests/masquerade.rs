@@ -325,7 +325,7 @@ fn ten_thousand_pods_have_sixty_thousand_connections_to_one_destination() {
             let port = sent.translation.unwrap_or_else(|| panic!("{} have ports: {sent:?}", seen.len())).sport;
             assert!(seen.insert(port) && !(30_000..32_768).contains(&port) && port >= 1024, "{port}");
             // The node's own ports come last.
-            assert!(seen.len() > 25_000 || !(32_768..61_000).contains(&port), "{port} after {}", seen.len());
+            assert!(seen.len() > 15_000 || !(32_768..61_000).contains(&port), "{port} after {}", seen.len());
         }
     }
     let mut refused = (0..10_000).map(|from| bed.verdict(A, &request(from, 50_000)));
@@ -338,11 +338,11 @@ fn a_pod_that_takes_all_ports_it_can_get_leaves_some_to_others() {
     let request = |from, number: u16| of(ProbeKind::Udp, pod(from), 1_024 + number, WORLD, 443).request().unwrap();
     let verdicts: Vec<Verdict> = (0..60_000).map(|number| bed.verdict(A, &request(0, number))).collect();
     let got = verdicts.iter().filter(|&&verdict| verdict == Verdict::Forward(UPLINK)).count();
-    assert!((4_000..35_000).contains(&got), "{got}");
+    assert!((30_000..35_000).contains(&got), "{got}");
     assert_eq!(verdicts.last(), Some(&dropped(DropReason::SourcePortsQuota)));
     // Another one that does the same, and a hundred that need a few.
     let got = (0..60_000).filter(|&number| bed.verdict(A, &request(1, number)) == Verdict::Forward(UPLINK)).count();
-    assert!(got > 5_000, "{got}");
+    assert!(got > 15_000, "{got}");
     for from in 2..100 {
         for number in 0..20 {
             assert_eq!(bed.verdict(A, &request(from, number)), Verdict::Forward(UPLINK), "{from}");

@@ -4,7 +4,7 @@
 //!   answer:          world -> node:port        node and world as the packet has them
 //!   ICMP error about node:port -> world        node and world as the quoted packet has them
 //!
-//!   vips[protocol, port, node]                                                 | else:
+//!   vips[protocol, port, node], at a link from the world or a node on the link | else:
 //!   at a link: port is one of masqueraded packets, sent[protocol, ports, world] | else: the kernel's
 //!   to a worker
 //! ```
@@ -16,7 +16,7 @@ use super::super::flow_headers::{ETHERNET, HEADER, IPV6, SHORTEST, TYPE_V4, TYPE
 use super::super::flow_layout::key;
 use super::super::flow_place::Place::{
     self, ClaimError, ClaimFragment, ClaimPort, ClaimSecond, ClaimSource, ClaimThird, ClaimV4, ClaimV6, Claimed,
-    ClaimedBefore, NoVip, Pass, ToWorker, Unclaimed,
+    ClaimedBefore, NoVip, Pass, ToWorker, Unclaimed, VipFound,
 };
 use super::super::flow_stack::{CONTEXT, DATA, KEY, SCRATCH, SENT_KEY, STACK};
 use super::super::flow_steps::look_up;
@@ -86,9 +86,13 @@ pub(super) fn claim(program: &mut Assembler<Place>, table: &FlowTable, maps: &Ma
 fn claim_port(program: &mut Assembler<Place>, table: &FlowTable, maps: &Maps<'_>, entrance: Entrance) {
     program.store(Short, STACK, 4, sent::NODE_PORT);
     program.swap_short(4);
-    let otherwise = if entrance == Entrance::Link { NoVip } else { Unclaimed };
-    vips::find(program, table, maps.vips, [Claimed, otherwise]);
+    // At the tunnel, the guard has checked the source.
+    let found = if entrance == Entrance::Link { [VipFound, NoVip] } else { [Claimed, Unclaimed] };
+    vips::find(program, table, maps.vips, found);
     if entrance == Entrance::Link {
+        program.place(VipFound);
+        hop_key::find(program, maps.hops);
+        world::check_source(program, [Claimed, Claimed]);
         program.place(NoVip);
         program.load(Short, 4, STACK, sent::NODE_PORT);
         program.swap_short(4);

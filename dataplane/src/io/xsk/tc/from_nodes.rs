@@ -2,15 +2,15 @@
 //! node's network stack: from pods of other nodes, and those that the vswitch translates.
 //!
 //! ```text
+//!   not to this node, or to a port of virtual addresses or of masqueraded packets (taken_ports) | else: pass
 //!   the port to other nodes is open; to this host, without VLAN tag                      | else: pass
 //!   parse -> key (flow_headers)                                                          | unopened
-//!   to this node, with the port of a virtual address or of masqueraded packets (taken_ports) | other packets to it: pass
 //!   flow known                                                                           | else: unopened
-//!   to a pod: hops[source] is another node's, on this link                               | else: pass
+//!   hops[source] is another node's, on this link; or the world's, and the packet is not to a pod | else: pass
 //!   from here on as packets of a port (ingress), except that MAC addresses are set, not compared
 //!
 //! unopened:
-//!   to a virtual address, or the answer to a masqueraded packet (claim): to a worker
+//!   to a virtual address from such a source, or the answer to a masqueraded packet (claim): to a worker
 //!   a SYN without ACK, or a datagram (untranslated)                                      | else: pass
 //!   hops[source] is another node's, on this link; hops[destination] is this node's       | else: pass; a datagram: recorded
 //!   to a worker, as a packet of the port to other nodes
@@ -32,8 +32,8 @@
 use super::super::flow_headers::{ETHERNET, SYN, need};
 use super::super::flow_layout::{cells, key, traffic};
 use super::super::flow_place::Place::{
-    self, Checked, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, Limited, Miss,
-    NotToNode, Opens, OtherLink, Pass, Recent, ToNodeKnown, ToNodeKnownV6, ToOther, ToOtherV6, ToWorker, Unlimited,
+    self, Checked, Drop, End, FindOpening, FindOpeningV6, FindOwn, FindOwnV6, FindSource, FindSourceV6, FromWorld,
+    Limited, Miss, NotToNode, Opens, Pass, Recent, ToNode, ToNodeV6, ToOther, ToOtherV6, ToWorker, Unlimited,
     Unwrapped,
 };
 use super::super::flow_stack::{ACKNOWLEDGEMENT, CONTEXT, CONTROL, DATA, HOP_KEY, IS_KNOWN, KEY, OUTER, SLOT, STACK};
@@ -57,6 +57,9 @@ pub(super) fn instructions(table: &FlowTable, maps: &Maps<'_>, entrance: Entranc
     let &Maps { hops, sent, .. } = maps;
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
+    if entrance == Entrance::Link {
+        taken_ports::spare(&mut program, table);
+    }
     find_port(&mut program, table);
     program.push([Instruction::set(1, 0)]);
     program.store(Double, STACK, 1, IS_KNOWN);
@@ -68,30 +71,23 @@ pub(super) fn instructions(table: &FlowTable, maps: &Maps<'_>, entrance: Entranc
             decapsulation::find_inner(program, table);
         }
     });
-    if is_link {
-        taken_ports::spare(&mut program, table);
-    }
     find(&mut program, table, |program| {
-        if is_link {
-            program.load(Double, 1, STACK, OUTER);
-            program.jump_if(1, Differs, 0, NotToNode);
-            // No packet to this node is a pod's unless the vswitch translates it. Its source proves nothing.
-            world::is_to_node(program, table, [ToNodeKnownV6, ToNodeKnown], NotToNode);
-            program.jump(Checked);
-            program.place(NotToNode);
-        }
         find_hop(program, hops, KEY + key::SOURCE, [FindSourceV6, FindSource]);
         if is_link {
             decapsulation::check_sender(program);
             program.jump(Checked);
             program.place(Unwrapped);
         }
-        check_source(program, entrance, if is_link { OtherLink } else { Pass });
         if is_link {
+            world::check_source(program, [Checked, FromWorld]);
+            program.place(FromWorld);
+            world::is_to_node(program, table, [ToNodeV6, ToNode], NotToNode);
             program.jump(Checked);
-            program.place(OtherLink);
+            program.place(NotToNode);
             find_hop(program, hops, KEY + key::DESTINATION, [ToOtherV6, ToOther]);
             world::is_no_pods(program, Pass, Checked);
+        } else {
+            check_opening(program, entrance);
         }
         program.place(Checked);
         program.push([Instruction::set(1, 1)]);
@@ -159,7 +155,7 @@ fn open(program: &mut Assembler<Place>, table: &FlowTable, maps: &Maps<'_>, entr
     program.jump_if(1, Differs, 0, Pass);
     program.place(Opens);
     find_hop(program, hops, KEY + key::SOURCE, [FindOpeningV6, FindOpening]);
-    check_source(program, entrance, Pass);
+    check_opening(program, entrance);
     find_hop(program, hops, KEY + key::DESTINATION, [FindOwnV6, FindOwn]);
     program.jump_if(0, Equal, 0, Pass);
     program.load(Word, 1, 0, hop::KIND);
@@ -187,21 +183,21 @@ fn find_hop(program: &mut Assembler<Place>, hops: &Map, address: i16, [v6, store
     hop_key::find(program, hops);
 }
 
-/// Jumps to `other` unless the next hop in register 0, which may be 0, is another node's, and at a link on this link.
-fn check_source(program: &mut Assembler<Place>, entrance: Entrance, other: Place) {
-    program.jump_if(0, Equal, 0, other);
+/// Jumps to `Pass` unless the next hop in register 0, which may be 0, is another node's, and at a link on this link.
+fn check_opening(program: &mut Assembler<Place>, entrance: Entrance) {
+    program.jump_if(0, Equal, 0, Pass);
     program.load(Word, 1, 0, hop::KIND);
     match entrance {
         Entrance::Link => {
-            program.jump_if(1, Differs, kind::LINK.cast_signed(), other);
+            program.jump_if(1, Differs, kind::LINK.cast_signed(), Pass);
             program.load(Word, 1, 0, hop::INTERFACE);
             program.load(Word, 2, CONTEXT, context::IFINDEX);
-            program.jump_if_register(1, Differs, 2, other);
+            program.jump_if_register(1, Differs, 2, Pass);
         }
         // Another node may send through the tunnel although this one reaches it over a link.
         Entrance::Tunnel => {
-            for kind in [kind::OWN, kind::NODE, kind::WORLD, kind::SOURCE] {
-                program.jump_if(1, Equal, kind.cast_signed(), other);
+            for kind in [kind::OWN, kind::NODE, kind::WORLD, kind::SOURCE, kind::KERNEL] {
+                program.jump_if(1, Equal, kind.cast_signed(), Pass);
             }
         }
     }

@@ -176,6 +176,14 @@ impl NodeHop {
         }
     }
 
+    /// Returns the index of the interface over which masqueraded packets leave. `None` unless this is the way to the world.
+    pub(super) const fn masqueraded(&self) -> Option<u32> {
+        match *self {
+            Self::World { masqueraded, .. } => Some(masqueraded),
+            Self::Link { .. } | Self::Tunnel { .. } | Self::Kernel | Self::Source { .. } => None,
+        }
+    }
+
     fn encode(&self) -> Value {
         const ETHERNET: u32 = 14;
         let mut value = [0; hop::LEN];

@@ -77,7 +77,7 @@ impl Paths {
         let mut state = self.lock();
         let State { hops, filters } = &mut *state;
         let mut wanted: BTreeSet<u32> =
-            others.values().flat_map(|hop| [hop.interface(), hop.arrival()]).flatten().collect();
+            others.values().flat_map(|hop| [hop.interface(), hop.arrival(), hop.masqueraded()]).flatten().collect();
         wanted.extend(tunnel);
         let filters = match filters {
             Some(filters) => filters,
@@ -105,7 +105,10 @@ impl Paths {
         }
         // Packets must not leave past the kernel if it gets the answers.
         let mut served = others.clone();
-        let is_served = |hop: &NodeHop| hop.interface().is_some_and(|link| filters.contains_key(&link));
+        let is_served = |hop: &NodeHop| {
+            hop.interface().is_some_and(|link| filters.contains_key(&link))
+                && hop.masqueraded().is_none_or(|link| filters.contains_key(&link))
+        };
         served.values_mut().filter(|hop| !is_served(hop)).for_each(|hop| *hop = NodeHop::Kernel);
         let replaced = hops.replace(own, node, &served);
         let unwanted = |link: &u32, _: &mut Filter| !wanted.contains(link);

@@ -6,14 +6,17 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::Ordering;
 
-use super::super::flow_layout::{cells, key};
-use super::super::flow_place::Place::{self, Pass, Spared, ToNode, ToNodeV6};
-use super::super::flow_stack::{KEY, STACK};
+use super::super::flow_headers::{ETHERNET, HEADER, IPV6, SHORTEST, TYPE_V4, TYPE_V6, UDP, need};
+use super::super::flow_layout::cells;
+use super::super::flow_place::Place::{self, Pass, SparePort, SpareTransport, SpareV6, Spared};
+use super::super::flow_stack::DATA;
 use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight};
-use super::super::instruction::Test::{Equal, Greater, Less};
-use super::super::instruction::Width::{Byte, Short};
+use super::super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
+use super::super::instruction::Width::{Byte, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
+use super::abi::load_ends;
+use super::world::{V4, V6};
 use super::{TcDatapath, world};
 use crate::SourcePorts;
 
@@ -81,12 +84,37 @@ pub(super) fn is_source(
     program.place(inside);
 }
 
-/// Jumps to `Pass` with packets to this node that have no taken port. Spares most of the node's own packets the look-up of a flow. Overwrites registers
-/// 1 to 4.
+/// Jumps to `Pass` with TCP and UDP packets to this node that have no taken port, the first steps of the program at a link: most of the node's own packets
+/// end here. Goes on with all others. Loads the ends of the linear part. Overwrites registers 1 to 5.
 pub(super) fn spare(program: &mut Assembler<Place>, table: &FlowTable) {
-    world::is_to_node(program, table, [ToNodeV6, ToNode], Spared);
-    program.load(Short, 4, STACK, KEY + key::PORTS + 2);
+    const FRAGMENT_V4: i32 = 0x3fff_u16.to_be() as i32;
+    load_ends(program);
+    need(program, DATA, SHORTEST, Spared);
+    program.push(world::own_cell(1, table));
+    program.load(Short, 3, DATA, 12);
+    program.jump_if(3, Equal, TYPE_V6, SpareV6);
+    program.jump_if(3, Differs, TYPE_V4, Spared);
+    program.load(Byte, 3, DATA, HEADER);
+    program.jump_if(3, Differs, 0x45, Spared);
+    program.load(Short, 3, DATA, HEADER + 6);
+    program.jump_if(3, Shares, FRAGMENT_V4, Spared);
+    world::is_packet_to_node(program, &V4, Spared);
+    program.load(Byte, 3, DATA, HEADER + V4.protocol);
+    program.load(Short, 4, DATA, HEADER + V4.len + 2);
+    program.jump(SparePort);
+    program.place(SpareV6);
+    need(program, DATA, ETHERNET + IPV6 + UDP, Spared);
+    world::is_packet_to_node(program, &V6, Spared);
+    program.load(Byte, 3, DATA, HEADER + V6.protocol);
+    program.load(Short, 4, DATA, HEADER + V6.len + 2);
+    program.place(SparePort);
+    program.jump_if(3, Equal, libc::IPPROTO_TCP, SpareTransport);
+    program.jump_if(3, Differs, libc::IPPROTO_UDP, Spared);
+    program.place(SpareTransport);
     program.swap_short(4);
+    program.push(Instruction::value(1, &table.cells, cells::TUNNEL_PORT));
+    program.load(Word, 3, 1, 0);
+    program.jump_if_register(4, Equal, 3, Spared);
     has(program, table, Pass);
     program.place(Spared);
 }

@@ -1,7 +1,7 @@
 //! Program steps for connections between pods and the world, past the node's network stack.
 //!
 //! ```text
-//!   pod --> worker or program: source becomes node:61000..65535 --> [to_nodes]: hops[destination] is the world --> card
+//!   pod --> worker or program: source becomes node:port --> [to_nodes]: hops[destination] is the world --> card
 //!   pod <-- flow known <-- [from_nodes] at the card <-- world
 //!   worker <-- else, if the packet answers a masqueraded one (sent), is to a virtual address (vips), or an ICMP error about these (claim)
 //! ```
@@ -13,13 +13,14 @@
 use super::super::flow_headers::{ETHERNET, HEADER, IPV6, TYPE_V6, need};
 use super::super::flow_layout::{cells, key};
 use super::super::flow_place::Place::{self, FindFrom, FindFromV6, Masqueraded, MasqueradedV6, Own, OwnV6};
-use super::super::flow_stack::{DATA, KEY, STACK};
+use super::super::flow_stack::{CONTEXT, DATA, KEY, STACK};
 use super::super::flow_table::FlowTable;
 use super::super::flow_translation::load_version;
 use super::super::instruction::Test::{Differs, Equal};
 use super::super::instruction::Width::{Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
+use super::abi::context;
 use super::hop_key::{self, store_v4, store_v6};
 use super::next_hops::{hop, kind};
 
@@ -98,6 +99,17 @@ pub(super) fn is_to_node(
     program.place(is_own);
 }
 
+/// Jumps to `otherwise` unless the packet's destination is the address of this family to which the world answers. Register 1 has the address of the cell
+/// `WORLD_PORTS`. Needs the IP header in the linear part. Overwrites registers 3 and 4.
+pub(super) fn is_packet_to_node(program: &mut Assembler<Place>, ip: &Ip, otherwise: Place) {
+    let own = if ip.address_len == V4.address_len { OWN_V4 + IN_MAPPED } else { OWN_V6 };
+    for word in (0..ip.address_len).step_by(4) {
+        program.load(Word, 3, DATA, HEADER + ip.destination + word);
+        program.load(Word, 4, 1, own + word);
+        program.jump_if_register(3, Differs, 4, otherwise);
+    }
+}
+
 /// Jumps to `otherwise` unless the packet's source is one of this node's to which the world answers. Needs an IPv4 header in the linear part.
 /// Overwrites registers 1 to 4.
 pub(super) fn is_from_node(program: &mut Assembler<Place>, table: &FlowTable, otherwise: Place) {
@@ -131,6 +143,21 @@ pub(super) fn is_from_vip(program: &mut Assembler<Place>, hops: &Map, otherwise:
     program.place(FindFrom);
     hop_key::find(program, hops);
     is_no_pods(program, otherwise, vip);
+}
+
+/// Checks the source of a packet at a link, whose next hop is in register 0, which may be 0. Jumps to `on_link` if it is another node's on this link, to
+/// `from_world` if it is nobody's of the cluster, and else to `Pass`: such a packet has the address of a pod that cannot have sent it.
+pub(super) fn check_source(program: &mut Assembler<Place>, [on_link, from_world]: [Place; 2]) {
+    program.jump_if(0, Equal, 0, from_world);
+    program.load(Word, 1, 0, hop::KIND);
+    for kind in [kind::OWN, kind::NODE, kind::SOURCE, kind::TUNNEL] {
+        program.jump_if(1, Equal, kind.cast_signed(), Place::Pass);
+    }
+    program.jump_if(1, Differs, kind::LINK.cast_signed(), from_world);
+    program.load(Word, 1, 0, hop::INTERFACE);
+    program.load(Word, 2, CONTEXT, context::IFINDEX);
+    program.jump_if_register(1, Differs, 2, Place::Pass);
+    program.jump(on_link);
 }
 
 /// Jumps to `otherwise` if the next hop in register 0, which may be 0, is that of this node's pods or of a source address for Services, else to `vip`.

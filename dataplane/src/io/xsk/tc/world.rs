@@ -146,7 +146,7 @@ pub(super) fn is_from_vip(program: &mut Assembler<Place>, hops: &Map, otherwise:
 }
 
 /// Checks the source of a packet at a link, whose next hop is in register 0, which may be 0. Jumps to `on_link` if it is another node's on this link, to
-/// `from_world` if it is nobody's of the cluster, and else to `Pass`: such a packet has the address of a pod that cannot have sent it.
+/// `from_world` if no node of the cluster has it, and else to `Pass`: such a packet has the address of a pod that cannot have sent it.
 pub(super) fn check_source(program: &mut Assembler<Place>, [on_link, from_world]: [Place; 2]) {
     program.jump_if(0, Equal, 0, from_world);
     program.load(Word, 1, 0, hop::KIND);

@@ -36,7 +36,7 @@ pub(super) fn read() -> io::Result<BTreeSet<IpAddr>> {
 ///
 /// # Errors
 /// If the kernel does not answer.
-pub(super) fn read_idle() -> io::Result<BTreeSet<IpAddr>> {
+pub(super) fn read_down() -> io::Result<BTreeSet<IpAddr>> {
     let all = kernel::addresses()?;
     let up: BTreeSet<u32> = kernel::links()?.iter().filter(|link| link.up).map(|link| link.index).collect();
     let addresses = |is_up: bool| -> BTreeSet<IpAddr> {

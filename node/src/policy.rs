@@ -162,7 +162,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
         }
         let is_judged_otherwise = judging.is_some_and(|judging| state.judge(&judging));
         let has_changed = std::mem::take(&mut renumbered) && {
-            let has_other_sources = own_addresses::read_idle().is_ok_and(|idle| state.rest(idle));
+            let has_other_sources = own_addresses::read_down().is_ok_and(|down| state.set_down_addresses(down));
             state.renumber(own_addresses::read()) || has_other_sources
         };
         let has_refreshed = state.refresh();

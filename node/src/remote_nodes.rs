@@ -285,7 +285,7 @@ impl RemoteNodes {
     fn tell(&mut self, problems: BTreeSet<String>) {
         let new: Vec<&str> = problems.difference(&self.problems).map(String::as_str).collect();
         if !new.is_empty() {
-            log::warn(&format!("pods of other nodes cannot be reached: {}", output::some_of(&new, MAX_NAMED)));
+            log::warn(&format!("the ways to other nodes and to the world: {}", output::some_of(&new, MAX_NAMED)));
         }
         self.problems = problems;
     }

@@ -100,7 +100,7 @@ pub(super) struct LiveState {
     /// The addresses of the node's interfaces.
     addresses: BTreeSet<IpAddr>,
     /// The addresses that only interfaces have which are administratively down.
-    idle: BTreeSet<IpAddr>,
+    down_addresses: BTreeSet<IpAddr>,
     /// Whether pod traffic is denied: no state is loaded yet, or the newest one was refused and the configuration says to deny then.
     denied: bool,
     /// When the last change was detected. `None` after [`Self::take_heard`].
@@ -165,7 +165,7 @@ impl LiveState {
             without: nothing,
             own: nameless(node),
             addresses,
-            idle: BTreeSet::new(),
+            down_addresses: BTreeSet::new(),
             denied: true,
             heard: None,
             told: BTreeSet::new(),

@@ -68,10 +68,8 @@ impl RemoteNodes {
         hops.retain(|&network, _| other(network).is_none_or(|&(to, table, _)| (to, table) != (network, MAIN_TABLE)));
         if told.masquerade.is_some() || told.has_external_vips {
             // The ways to nodes take precedence.
-            hops = world::ways(&all, host, own, |interface| links.with_neighbours(interface))
-                .into_iter()
-                .chain(hops)
-                .collect();
+            let to_world = world::ways(&all, host, own, |interface| links.with_neighbours(interface), &mut problems);
+            hops = to_world.into_iter().chain(hops).collect();
         }
         let refused =
             |error| format!("the kernel's programs cannot take packets of other nodes and of the world: {error}");

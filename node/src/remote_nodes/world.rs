@@ -31,15 +31,18 @@ pub(super) fn take_vips(tc: &TcDatapath, services: &Services) -> Option<String> 
     taken.err().map(|error| format!("the kernel's programs cannot take packets to all node ports: {error}"))
 }
 
-/// Returns the ways to the world, and those of this node's own addresses ([`hops`], [`of_sources`]).
+/// Returns the ways to the world, and those of this node's own addresses ([`hops`], [`of_sources`]). Adds a message to `problems` if the node's
+/// addresses cannot be read; their routing rules then have no effect.
 pub(super) fn ways(
     routes: &[KernelRoute],
     host: u32,
     own: &Destinations,
     with_neighbours: impl Fn(u32) -> Option<u32> + Copy,
+    problems: &mut Vec<String>,
 ) -> BTreeMap<IpNet, NodeHop> {
     let mut ways = hops(routes, host, with_neighbours);
-    let sources = of_sources(&own.pods, with_neighbours);
+    let unread = |error| problems.push(format!("cannot read the node's addresses and their routing rules: {error}"));
+    let sources = of_sources(&own.pods, with_neighbours).map_err(unread).unwrap_or_default();
     let masquerading = told(own).map_or_else(|| own.sources.to_vec(), |(sources, _)| sources);
     follow_rules(&mut ways, &masquerading, &sources);
     ways.extend(sources);
@@ -72,9 +75,15 @@ fn hops(routes: &[KernelRoute], host: u32, with_neighbours: impl Fn(u32) -> Opti
 
 /// Returns the links over which answers from this node's own addresses to the world leave, for the addresses that have a routing rule to another link
 /// than the main table's. Addresses in `pods`, the node's own pod networks, have none. `with_neighbours` is as for [`hops`].
-fn of_sources(pods: &[IpNet], with_neighbours: impl Fn(u32) -> Option<u32>) -> BTreeMap<IpNet, NodeHop> {
-    let addresses = own_addresses::read().unwrap_or_default();
-    let others = addresses.into_iter().filter(|address| !pods.iter().any(|network| network.contains(address)));
+///
+/// # Errors
+/// If the kernel does not tell the addresses.
+fn of_sources(
+    pods: &[IpNet],
+    with_neighbours: impl Fn(u32) -> Option<u32>,
+) -> std::io::Result<BTreeMap<IpNet, NodeHop>> {
+    let others =
+        own_addresses::read()?.into_iter().filter(|address| !pods.iter().any(|network| network.contains(address)));
     let interface = |source: Option<IpAddr>, to| {
         let found = source.map_or_else(|| reach(to), |source| reach_from(source, to));
         match found {
@@ -82,7 +91,7 @@ fn of_sources(pods: &[IpNet], with_neighbours: impl Fn(u32) -> Option<u32>) -> B
             Ok(Reach::Local | Reach::Nowhere) | Err(_) => None,
         }
     };
-    links_of_sources(others, interface, with_neighbours)
+    Ok(links_of_sources(others, interface, with_neighbours))
 }
 
 /// Makes packets from the addresses of masqueraded ones, `own`, leave for the world over the links that `sources` names for these.

@@ -80,16 +80,16 @@ impl LiveState {
     /// Updates source addresses and excluded destinations from the state's nodes. Returns whether masquerading changed.
     pub(super) fn follow_masquerade(&mut self) -> bool {
         let nodes = self.pipeline.cache().nodes().values();
-        let addresses = &self.addresses - &self.idle;
+        let addresses = &self.addresses - &self.down_addresses;
         self.masquerading.as_mut().is_some_and(|known| known.follow(&self.own, &addresses, nodes))
     }
 
     /// Applies the addresses that only interfaces have which are down: masqueraded packets get others. Returns whether masquerading changed.
-    pub(crate) fn rest(&mut self, idle: BTreeSet<IpAddr>) -> bool {
-        if self.idle == idle {
+    pub(crate) fn set_down_addresses(&mut self, down: BTreeSet<IpAddr>) -> bool {
+        if self.down_addresses == down {
             return false;
         }
-        self.idle = idle;
+        self.down_addresses = down;
         self.follow_masquerade()
     }
 }

@@ -426,7 +426,7 @@ fn masquerading_follows_the_nodes_of_the_state_and_its_own_addresses() {
     assert!(state.renumber(Ok(["192.0.2.1", "2001:db8::1"].map(|own| own.parse().unwrap()).into())));
     let sources: Vec<String> = state.policy().masquerade.unwrap().sources().iter().map(ToString::to_string).collect();
     assert_eq!(sources, ["192.0.2.1", "2001:db8::1"]);
-    assert!(state.rest(["2001:db8::1".parse().unwrap()].into()), "its interface goes down");
+    assert!(state.set_down_addresses(["2001:db8::1".parse().unwrap()].into()), "its interface goes down");
     assert_eq!(state.policy().masquerade.unwrap().sources().len(), 1);
 }
 

@@ -1,8 +1,8 @@
 //! The queueing disciplines that the vswitch has created to attach filters. They outlive the process with its pins, so that `bulkhead cleanup`
 //! removes these and no others: an interface may have had one before, with filters or without.
 //!
-//! A discipline stays while the vswitch runs, also without a filter. To remove it, the kernel stops the interface's transmit queues, and drops what
-//! is sent meanwhile.
+//! The discipline of a link stays while the vswitch runs, also without a filter; that of a port goes with its last filter. To remove one, the kernel
+//! stops the interface's transmit queues, and drops what is sent meanwhile.
 
 use std::collections::BTreeSet;
 use std::io;

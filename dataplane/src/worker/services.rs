@@ -19,7 +19,7 @@ use crate::{DropReason, Flow, Services, Snapshot};
 /// Source ports tried before a connection to a Service is refused. With 98 of 100 in use, a free one is found seven times in eight. A hundred
 /// lookups take a few microseconds.
 const TRIES: u16 = 100;
-/// How long a pod's connections to a destination without free ports are refused without tries, in nanoseconds: long enough that a flood of them
+/// How long a pod's masqueraded connections to a destination without free ports are refused without tries, in nanoseconds: long enough that a flood of them
 /// costs the worker little, and shorter than a client waits before it repeats a packet.
 const EXHAUSTED: u64 = 50_000_000;
 /// The same ports are tried for a connection for 2 to the power of this number of nanoseconds, half a second: less than a client waits.
@@ -162,7 +162,10 @@ impl Worker {
                 return Err(DropReason::SourcePortsQuota);
             }
         }
-        self.exhausted = Some((exhausted, self.now.time + EXHAUSTED));
+        // The search for a Service's port is shorter, and now and then in vain although ports are free.
+        if masquerade.is_some() {
+            self.exhausted = Some((exhausted, self.now.time + EXHAUSTED));
+        }
         Err(DropReason::SourcePortsExhausted)
     }
 

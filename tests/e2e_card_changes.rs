@@ -10,7 +10,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 
-use crate::e2e_services::{Endpoint, ask, service};
+use crate::e2e_services::{Endpoint, ask, serve_name, service};
 use crate::lab::lasting::{PATIENCE, answers, echo};
 use crate::lab::netns::{Netns, Running, eventually, eventually_within};
 use crate::lab::{Lab, veth};
@@ -37,7 +37,7 @@ struct Site {
 }
 
 impl Site {
-    /// Starts one. `services` are settings of Services as a YAML flow mapping.
+    /// Starts the vswitch and the servers, and waits until everything works. `services` are settings of Services as a YAML flow mapping.
     fn start(services: &str) -> Self {
         let mut lab = Lab::new();
         lab.pod("web", "{app: web}");
@@ -51,8 +51,10 @@ impl Site {
             outside.ip(&format!("addr add {address}/{length} dev lo"));
         }
         echo(lab.get("web"), 7000);
-        let servers = [serve(&lab.get("web").netns, "web"), serve(outside, "world")];
-        Self { lab, _servers: servers }
+        let servers = [serve_name(&lab.get("web").netns, "web", 8080), serve_name(outside, "world", 8080)];
+        let site = Self { lab, _servers: servers };
+        site.works("at first", NODE);
+        site
     }
 
     fn outside(&self) -> &Netns {
@@ -127,19 +129,18 @@ fn give(netns: &Netns, device: &str, [v4, v6]: [&str; 2]) {
     netns.ip(&format!("addr add {v6}/64 dev {device} nodad"));
 }
 
+/// Connects a second card of the node, `more`, to a router.
+fn add_card(node: &Netns, router: &Netns) {
+    veth(router, "eth2", node, "more", 1500);
+    give(router, "eth2", ROUTER_2);
+    give(node, "more", NODE_2);
+}
+
 /// Sets the default routes over this device. `more` are further words of them.
 fn lead(netns: &Netns, device: &str, routers: [&str; 2], more: &str) {
     for (family, router) in ["-4", "-6"].into_iter().zip(routers) {
         netns.ip(&format!("{family} route replace default via {router} dev {device} {more}"));
     }
-}
-
-/// Starts a server that sends this name and the client's address.
-fn serve(netns: &Netns, name: &str) -> Running {
-    let line = format!("exec socat TCP6-LISTEN:8080,fork,reuseaddr,ipv6-v6only=0 SYSTEM:'echo {name} $SOCAT_PEERADDR'");
-    let server = Running::start(&mut netns.command("sh", &["-c", &line]));
-    eventually("the server listens", || netns.output("ss -Hltn sport = :8080").stdout.len() > 10);
-    server
 }
 
 /// The name of the server that answers, and the client address that it sees. `None` if none answers.
@@ -167,9 +168,8 @@ fn has_kind(netns: &Netns, words: &str) -> bool {
 fn a_card_that_is_renamed_or_replaced_is_followed() {
     require!("socat", "ss");
     only_with_tc!();
-    let site = Site::start("{}");
+    let mut site = Site::start("{}");
     let (node, outside) = (&site.lab.node, site.outside());
-    site.works("at first", NODE);
     // Linux 6.2 and newer rename an interface that is up; before, the administrator sets it down and its routes up again.
     node.shell(
         "ip link set card name wan0 || { ip link set card down && ip link set card name wan0 && ip link set wan0 up; }",
@@ -188,7 +188,6 @@ fn a_card_that_is_renamed_or_replaced_is_followed() {
     give(node, "enp9s0", NODE);
     lead(node, "enp9s0", ROUTER, "");
     site.works("replaced by another card", NODE);
-    let mut site = site;
     site.lab.stop();
 }
 
@@ -197,7 +196,6 @@ fn a_new_address_of_the_node_is_followed_whether_the_kernel_or_the_node_object_h
     require!("socat", "ss");
     only_with_tc!();
     let mut site = Site::start("{}");
-    site.works("at first", NODE);
     let second = ["172.18.0.21", "fd00:18::21"];
     site.renumber_card([NODE, second]);
     for at in [0, 1] {
@@ -223,7 +221,6 @@ fn a_card_that_becomes_a_port_of_a_bridge_or_of_a_bond_or_gets_a_vlan_is_followe
     require!("socat", "ss");
     only_with_tc!();
     let mut site = Site::start("{}");
-    site.works("at first", NODE);
     let (node, outside) = (&site.lab.node, site.outside());
     /// Moves the node's addresses and routes.
     fn move_to(node: &Netns, from: &str, to: &str) {
@@ -277,11 +274,8 @@ fn a_second_card_with_a_default_route_takes_over_when_the_first_goes_down() {
     require!("socat", "ss");
     only_with_tc!();
     let mut site = Site::start("{}");
-    site.works("at first", NODE);
     let (node, outside) = (&site.lab.node, site.outside());
-    veth(outside, "eth2", node, "more", 1500);
-    give(outside, "eth2", ROUTER_2);
-    give(node, "more", NODE_2);
+    add_card(node, outside);
     lead(node, "more", ROUTER_2, "metric 2000");
     site.works("with a second card", NODE);
     node.ip("link set card down");
@@ -304,16 +298,13 @@ fn an_address_that_both_cards_lead_to_stays_when_the_first_goes_down() {
     require!("socat", "ss");
     only_with_tc!();
     let mut site = Site::start("{}");
-    site.works("at first", NODE);
     let (node, outside) = (&site.lab.node, site.outside());
     // As with routing on the host: the node's addresses are on no card, and routers lead to them over either.
     for (address, length) in NODE.into_iter().zip(["16", "64"]) {
         node.ip(&format!("addr del {address}/{length} dev card"));
     }
     give(node, "card", ["172.18.0.12", "fd00:18::12"]);
-    veth(outside, "eth2", node, "more", 1500);
-    give(outside, "eth2", ROUTER_2);
-    give(node, "more", NODE_2);
+    add_card(node, outside);
     for (address, length) in NODE.into_iter().zip([32, 128]) {
         node.ip(&format!("addr add {address}/{length} dev lo"));
     }
@@ -350,16 +341,13 @@ fn a_node_ports_answers_leave_by_the_second_card_if_a_routing_rule_says_so() {
     only_with_tc!();
     let blocks = "[172.18.0.0/16, 'fd00:18::/64', 172.19.0.0/16, 'fd00:19::/64']";
     let mut site = Site::start(&format!("{{node_port_addresses: {blocks}}}"));
-    site.works("at first", NODE);
     let node = &site.lab.node;
     // This router's clients are behind it. The first card's router does not know them.
     let other = Netns::new("other");
-    veth(&other, "eth0", node, "more", 1500);
-    give(&other, "eth0", ROUTER_2);
-    give(node, "more", NODE_2);
+    add_card(node, &other);
     for ((client, length), to) in [("198.51.100.7", 32), ("2001:db8:7::7", 128)].into_iter().zip(NODE_2) {
         other.ip(&format!("addr add {client}/{length} dev lo"));
-        other.ip(&format!("route add {to}/{length} dev eth0 src {client}"));
+        other.ip(&format!("route add {to}/{length} dev eth2 src {client}"));
     }
     for (family, address) in ["-4", "-6"].into_iter().zip(NODE_2) {
         node.ip(&format!("{family} rule add from {address} lookup 100"));

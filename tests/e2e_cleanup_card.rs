@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::e2e_remote_nodes::Cluster;
-use crate::e2e_services::{Endpoint, ask, service};
+use crate::e2e_services::{Endpoint, ask, serve_name, service};
 use crate::lab::lasting::{PATIENCE, answers};
-use crate::lab::netns::{Netns, Running, eventually_within, run};
+use crate::lab::netns::{Netns, eventually_within, run};
 use crate::lab::{Lab, veth};
 use crate::require;
 use bulkhead_dataplane::io::in_namespace;
 
 const NODE_PORT: u16 = 30_001;
-/// An address of the world, which the router has.
+/// Addresses of the world, which the router has, of IPv4 and IPv6.
 const WORLD: [&str; 2] = ["203.0.113.9", "2001:db8:9::9"];
 
 /// BPF file systems for the nodes' pins. Dropping this unmounts them.
@@ -65,7 +65,7 @@ fn snapshot(node: &Netns) -> String {
     )
 }
 
-/// The lines that only one of the texts has.
+/// The lines that only one of the texts has, with `-` before those of `before` and `+` before those of `after`.
 fn difference(before: &str, after: &str) -> Vec<String> {
     let [old, new]: [BTreeSet<&str>; 2] = [before, after].map(|text| text.lines().collect());
     let gone = old.difference(&new).map(|line| format!("- {line}"));
@@ -94,14 +94,6 @@ fn administer(lab: &Lab, at: usize) {
     if at == 1 {
         node.exec("tc filter add dev card ingress pref 10 protocol ip u32 match ip dport 9 0xffff flowid 1:1");
     }
-}
-
-/// Starts a server that sends this name and the client's address.
-fn serve(netns: &Netns, name: &str) -> Running {
-    let line = format!("socat TCP6-LISTEN:8080,fork,reuseaddr,ipv6-v6only=0 SYSTEM:'echo {name} $SOCAT_PEERADDR'");
-    let server = Running::start(&mut netns.command("sh", &["-c", &format!("exec {line}")]));
-    eventually_within(10, "the server listens", || netns.output("ss -Hltn sport = :8080").stdout.len() > 10);
-    server
 }
 
 /// Runs `bulkhead cleanup` at a node.
@@ -140,8 +132,8 @@ fn cleanup_leaves_nodes_as_they_were_and_connections_of_the_nodes_themselves_nev
     });
     let port = format!("{{port: 80, targetPort: 8080, nodePort: {NODE_PORT}}}");
     let state = service("all", ["10.96.1.1", "fd96::1:1"], "type: NodePort,", &port, &endpoints);
-    let _servers = cluster.labs.each_ref().map(|lab| serve(&lab.pods[0].netns, &lab.pods[0].name));
-    let _world = serve(&cluster.router, "world");
+    let _servers = cluster.labs.each_ref().map(|lab| serve_name(&lab.pods[0].netns, &lab.pods[0].name, 8080));
+    let _world = serve_name(&cluster.router, "world", 8080);
     let _ssh = cluster.labs.each_ref().map(|lab| lab.node.serve("socat TCP4-LISTEN:22,fork,reuseaddr EXEC:cat", 22));
     let router = Path::new("/run/netns").join(cluster.router.name());
     let mut sessions = cluster.labs.each_ref().map(|lab| {
@@ -196,7 +188,7 @@ fn cleanup_leaves_no_trace_at_a_card_that_is_no_longer_used() {
     lab.outside_of_kernel();
     lab.more_config.push_str("masquerade: true\n");
     let mounts = Mounts::of(std::slice::from_mut(&mut lab));
-    let world = serve(lab.outside.as_ref().unwrap(), "world");
+    let world = serve_name(lab.outside.as_ref().unwrap(), "world", 8080);
     let outside = lab.outside.as_ref().unwrap();
     outside.ip("link add name both type bridge forward_delay 0");
     veth(outside, "eth2", &lab.node, "more", 1500);

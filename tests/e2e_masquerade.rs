@@ -1,12 +1,13 @@
 //! Masquerading with the kernels of pods and of a machine outside that has no route to pods.
 
+use crate::e2e_services::{self, serve_name};
 use crate::require;
 use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
 use crate::lab::lasting::{Lasting, PATIENCE, answers, inside, settle};
-use crate::lab::netns::{Netns, Running, eventually};
+use crate::lab::netns::{Netns, Running};
 use crate::lab::{Lab, is_tc, policy, veth};
 use bulkhead_dataplane::io::in_namespace;
 use serde_json::Value;
@@ -53,23 +54,14 @@ fn connect(lab: &mut Lab) {
     lab.more_config.push_str("masquerade: true\n");
 }
 
-/// Starts a server per address family outside. Each sends its client the client's address.
-fn serve(lab: &Lab, port: u16) -> [Running; 2] {
-    let outside = lab.outside.as_ref().unwrap();
-    [("-4", "TCP4-LISTEN", ""), ("-6", "TCP6-LISTEN", ",ipv6-v6only=1")].map(|(family, listen, only)| {
-        let line = format!("exec socat {listen}:{port},fork,reuseaddr{only} SYSTEM:'echo $SOCAT_PEERADDR'");
-        let server = Running::start(&mut outside.command("sh", &["-c", &line]));
-        let listens = || outside.output(&format!("ss -Hltn {family} sport = :{port}")).stdout.len() > 10;
-        eventually("the server listens", listens);
-        server
-    })
+/// Starts a server outside on port 8080, which tells its clients their addresses.
+fn serve(lab: &Lab) -> Running {
+    serve_name(lab.outside.as_ref().unwrap(), "world", 8080)
 }
 
 /// The client address that the server sees. `None` if it does not answer.
-fn ask(netns: &Netns, address: &str, port: u16) -> Option<IpAddr> {
-    let (family, at) = if address.contains(':') { (6, format!("[{address}]")) } else { (4, address.to_owned()) };
-    let output = netns.output(&format!("socat -u -T 2 TCP{family}:{at}:{port},connect-timeout=2 -"));
-    String::from_utf8_lossy(&output.stdout).trim().trim_matches(['[', ']']).parse().ok()
+fn ask(netns: &Netns, address: &str) -> Option<IpAddr> {
+    e2e_services::ask(netns, address, 8080).map(|(_, client)| parsed(&client))
 }
 
 fn pings(netns: &Netns, to: &str) -> bool {
@@ -90,11 +82,11 @@ fn check_all(lab: &Lab) {
     for (world, node) in [(WORLD, lab.node_v4()), (WORLD6, lab.node_v6())] {
         for pod in ["a", "b"] {
             let pod = &lab.get(pod).netns;
-            assert_eq!(ask(pod, world, 8080), Some(parsed(&node)), "{world}\n{}", lab.log());
+            assert_eq!(ask(pod, world), Some(parsed(&node)), "{world}\n{}", lab.log());
             assert!(pings(pod, world), "{world}\n{}", lab.log());
             assert!(pings_with(pod, world, 4000), "in fragments, {world}\n{}", lab.log());
         }
-        assert_eq!(ask(&lab.node, world, 8080), Some(parsed(&node)), "the node itself");
+        assert_eq!(ask(&lab.node, world), Some(parsed(&node)), "the node itself");
         assert!(pings(&lab.node, world));
     }
     // Two pods send datagrams from the same port, enough for the kernel to get their flows.
@@ -149,7 +141,7 @@ fn connections_that_the_nodes_kernel_masquerades_with_the_same_ports_stay_its_ow
     only_with_tc!();
     let mut lab = lab(Card::Kernel);
     lab.start("");
-    let _servers = serve(&lab, 8080);
+    let _server = serve(&lab);
     let container = Netns::new("container");
     veth(&container, "eth0", &lab.node, "to-container", 1500);
     lab.node.ip("addr add 10.88.0.1/24 dev to-container");
@@ -161,8 +153,8 @@ fn connections_that_the_nodes_kernel_masquerades_with_the_same_ports_stay_its_ow
     lab.node.exec(&format!("nft -f {}", lab.path("masquerade.nft").display()));
     let node = Some(parsed(&lab.node_v4()));
     for _ in 0..4 {
-        assert_eq!(ask(&container, WORLD, 8080), node, "{}", lab.log());
-        assert_eq!(ask(&lab.get("a").netns, WORLD, 8080), node, "{}", lab.log());
+        assert_eq!(ask(&container, WORLD), node, "{}", lab.log());
+        assert_eq!(ask(&lab.get("a").netns, WORLD), node, "{}", lab.log());
     }
     lab.stop();
 }
@@ -170,13 +162,13 @@ fn connections_that_the_nodes_kernel_masquerades_with_the_same_ports_stay_its_ow
 fn only_their_policy_and_not_their_address_counts(card: Card) {
     let mut lab = lab(card);
     lab.start("");
-    let _servers = serve(&lab, 8080);
+    let _server = serve(&lab);
     check_all(&lab);
     let rule = format!("{{to: [{{ipBlock: {{cidr: {WORLD}/32}}}}], ports: [{{port: 8080}}]}}");
     let only = format!("{{podSelector: {{matchLabels: {{app: a}}}}, policyTypes: [Egress], egress: [{rule}]}}");
     lab.apply(&policy("a", &only));
     let (a, b) = (&lab.get("a").netns, &lab.get("b").netns);
-    assert_eq!((ask(a, WORLD, 8080), ask(a, WORLD6, 8080)), (Some(parsed(&lab.node_v4())), None));
+    assert_eq!((ask(a, WORLD), ask(a, WORLD6)), (Some(parsed(&lab.node_v4())), None));
     assert!(!pings(a, WORLD) && pings(b, WORLD));
     let (code, text) = lab.ask(&["sessions"]);
     assert!(code == Some(0) && text.contains(&lab.node_v4()), "{text}");
@@ -222,7 +214,7 @@ fn several_workers_masquerade() {
         let mut lab = lab(card);
         lab.more_config.push_str(&format!("workers: {{cores: {cores:?}}}\n"));
         lab.start("");
-        let _servers = serve(&lab, 8080);
+        let _server = serve(&lab);
         check_all(&lab);
         lab.stop();
     }

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::e2e_services::{Endpoint, ask, service};
+use crate::e2e_services::{Endpoint, ask, serve_name, service};
 use crate::lab::Lab;
 use crate::lab::lasting::{Lasting, PATIENCE, answers, echo, inside, settle};
-use crate::lab::netns::{Running, eventually};
+use crate::lab::netns::eventually;
 use crate::require;
 use bulkhead_dataplane::io::in_namespace;
 use serde_json::Value;
 
-/// The machine outside.
+/// The addresses of the machine outside, of IPv4 and IPv6.
 const WORLD: [&str; 2] = ["172.18.0.100", "fd00:18::100"];
 
 /// A lab with a pod `web`.
@@ -84,9 +84,7 @@ fn datagrams_and_their_fragments_reach_a_node_port_and_other_protocols_do_not() 
     // TCP and UDP may have one number: for UDP it is a Service's, for TCP the node's own.
     let state = node_port(&lab, "UDP", 30_002, 5140);
     lab.start(&state);
-    let line = "exec socat TCP6-LISTEN:30002,fork,reuseaddr,ipv6-v6only=0 SYSTEM:'echo host $SOCAT_PEERADDR'";
-    let _own = Running::start(&mut lab.node.command("sh", &["-c", line]));
-    eventually("the node listens", || lab.node.output("ss -Hltn sport = :30002").stdout.len() > 10);
+    let _own = serve_name(&lab.node, "host", 30_002);
     for (node, any, world) in [(lab.node_v4(), "0.0.0.0:0", WORLD[0]), (lab.node_v6(), "[::]:0", WORLD[1])] {
         let server = inside(lab.get("web"), || {
             UdpSocket::bind((any.rsplit_once(':').unwrap().0.trim_matches(['[', ']']), 5140))
@@ -133,7 +131,7 @@ fn a_connection_outlives_its_service_and_new_ones_are_refused() {
     lab.stop();
 }
 
-/// Connections in each direction.
+/// Number of connections in each direction.
 const EACH: usize = 100;
 
 #[test]

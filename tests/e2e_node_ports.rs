@@ -7,9 +7,9 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::Path;
 
 use crate::e2e_remote_nodes::Cluster;
-use crate::e2e_services::{Endpoint, ask, service};
+use crate::e2e_services::{Endpoint, ask, serve_name, service};
 use crate::lab::lasting::PATIENCE;
-use crate::lab::netns::{Netns, Running, eventually};
+use crate::lab::netns::Netns;
 use crate::require;
 use bulkhead_dataplane::io::in_namespace;
 
@@ -40,16 +40,8 @@ fn services(cluster: &Cluster) -> String {
     [all, near, empty].concat()
 }
 
-/// Starts a server that sends this name and the client's address.
-fn serve(netns: &Netns, name: &str, port: u16) -> Running {
-    let line = format!("socat TCP6-LISTEN:{port},fork,reuseaddr,ipv6-v6only=0 SYSTEM:'echo {name} $SOCAT_PEERADDR'");
-    let server = Running::start(&mut netns.command("sh", &["-c", &format!("exec {line}")]));
-    eventually("the server listens", || netns.output(&format!("ss -Hltn sport = :{port}")).stdout.len() > 10);
-    server
-}
-
-/// The servers that answer, and the client addresses that they see: of 8 connections, and of up to 60 until all `wanted` servers have answered. The chance
-/// that one of three does not is 3e-11.
+/// Connects 8 times, and up to 60 times until all `wanted` servers have answered: the chance that one of three does not is 3e-11. Returns the names of
+/// the servers that answered, and the client addresses that they saw. Panics if none answers.
 fn asked(from: &Netns, address: &str, port: u16, wanted: &BTreeSet<String>) -> (BTreeSet<String>, BTreeSet<IpAddr>) {
     let (mut servers, mut clients) = (BTreeSet::new(), BTreeSet::new());
     for number in 0..60 {
@@ -63,7 +55,7 @@ fn asked(from: &Netns, address: &str, port: u16, wanted: &BTreeSet<String>) -> (
     (servers, clients)
 }
 
-/// The address of the router that a node's link has.
+/// Returns the router's address on a node's link, which that node sees as the client's.
 fn client_at(node: usize, is_v6: bool) -> IpAddr {
     let [lan, far] = if is_v6 { ["fd00:18::1", "fd00:18::10"] } else { ["172.18.0.1", "172.18.0.10"] };
     if node == 0 { far } else { lan }.parse().unwrap()
@@ -76,8 +68,8 @@ fn outside_clients_reach_node_ports_and_balancers_addresses_at_every_nodes_card(
     let mut cluster = Cluster::new(1500, "masquerade: true\nservices: {service_cidrs: [10.96.0.0/12, 'fd96::/64']}\n");
     let state = services(&cluster);
     cluster.labs.iter_mut().for_each(|lab| lab.start(&state));
-    let _servers = cluster.labs.each_ref().map(|lab| serve(&lab.pods[0].netns, &lab.pods[0].name, 8080));
-    let _hosts = cluster.labs.each_ref().map(|lab| serve(&lab.node, "host", 22));
+    let _servers = cluster.labs.each_ref().map(|lab| serve_name(&lab.pods[0].netns, &lab.pods[0].name, 8080));
+    let _hosts = cluster.labs.each_ref().map(|lab| serve_name(&lab.node, "host", 22));
     let names = |all: &[&str]| all.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
     let every = names(&["p1", "p2", "p3"]);
     for (at, lab) in cluster.labs.iter().enumerate() {

@@ -1,12 +1,13 @@
 //! Pods' host ports with real programs: which pod answers at the node's address, the source address that it sees, and the end of the pod.
 
+use crate::e2e_services::{self, serve_name};
 use crate::require;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
 use crate::lab::lasting::inside;
-use crate::lab::netns::{Netns, Running, eventually};
+use crate::lab::netns::Netns;
 use crate::lab::{Lab, policy};
 use bulkhead_dataplane::io::in_namespace;
 
@@ -23,23 +24,7 @@ fn web(lab: &Lab, phase: &str, ports: &str) -> String {
 
 /// The client address that the server sees. `None` if it does not answer.
 fn ask(netns: &Netns, address: &str, port: u16) -> Option<IpAddr> {
-    let family = if address.contains(':') { 6 } else { 4 };
-    let at = if family == 6 { format!("[{address}]") } else { address.to_owned() };
-    let output = netns.output(&format!("socat -u -T 2 TCP{family}:{at}:{port},connect-timeout=2 -"));
-    String::from_utf8_lossy(&output.stdout).trim().trim_matches(['[', ']']).parse().ok()
-}
-
-/// Starts a server per address family. Each sends its client the client's address.
-fn serve(netns: &Netns, port: u16) -> [Running; 2] {
-    ["TCP4-LISTEN", "TCP6-LISTEN"].map(|listen| {
-        let line = format!("exec socat {listen}:{port},fork,reuseaddr,ipv6-v6only=1 SYSTEM:'echo $SOCAT_PEERADDR'");
-        let line = if listen == "TCP4-LISTEN" { line.replace(",ipv6-v6only=1", "") } else { line };
-        let server = Running::start(&mut netns.command("sh", &["-c", &line]));
-        let family = if listen == "TCP4-LISTEN" { "-4" } else { "-6" };
-        let listens = || netns.output(&format!("ss -Hltn {family} sport = :{port}")).stdout.len() > 10;
-        eventually("the server listens", listens);
-        server
-    })
+    e2e_services::ask(netns, address, port).map(|(_, client)| client.parse().unwrap())
 }
 
 #[test]
@@ -74,7 +59,7 @@ fn who_asks_is_seen_until_the_pod_ends(connect: impl FnOnce(&mut Lab)) {
     );
     let running = web(&lab, "Running", &ports);
     lab.start(&running);
-    let _servers = serve(&lab.get("web").netns, 8080);
+    let _server = serve_name(&lab.get("web").netns, "web", 8080);
     let outside = lab.outside.as_ref().unwrap();
     let parse = |text: &str| Some(text.parse::<IpAddr>().unwrap());
     assert_eq!(ask(outside, &v4, 80), parse("172.18.0.100"), "{}", lab.log());

@@ -73,16 +73,19 @@ fn lab() -> Lab {
     lab
 }
 
-/// Starts servers that send their name and the client's address, over both families.
+/// Starts a server in each of these pods, on port 8080, which sends the pod's name: see [`serve_name`].
 fn serve(lab: &Lab, names: &[&str]) -> Vec<Running> {
-    let one = |name: &&str| {
-        let line = format!("socat TCP6-LISTEN:8080,fork,reuseaddr,ipv6-v6only=0 SYSTEM:'echo {name} $SOCAT_PEERADDR'");
-        let netns = &lab.get(name).netns;
-        let server = Running::start(&mut netns.command("sh", &["-c", &format!("exec {line}")]));
-        eventually("the server listens", || netns.output("ss -Hltn sport = :8080").stdout.len() > 10);
-        server
-    };
-    names.iter().map(one).collect()
+    names.iter().map(|name| serve_name(&lab.get(name).netns, name, 8080)).collect()
+}
+
+/// Starts a server on a TCP port of both address families. It sends each client this name and the client's address, which [`ask`] reads. Returns when the
+/// server listens; panics if it does not within 10 seconds.
+pub(crate) fn serve_name(netns: &Netns, name: &str, port: u16) -> Running {
+    let line =
+        format!("exec socat TCP6-LISTEN:{port},fork,reuseaddr,ipv6-v6only=0 SYSTEM:'echo {name} $SOCAT_PEERADDR'");
+    let server = Running::start(&mut netns.command("sh", &["-c", &line]));
+    eventually("the server listens", || netns.output(&format!("ss -Hltn sport = :{port}")).stdout.len() > 10);
+    server
 }
 
 /// The name of the server that answers, and the client address that it sees. `None` if none answers.
@@ -321,9 +324,7 @@ fn node_ports_are_served_from_outside_with_the_clients_address_where_the_policy_
     lab.start(&all.concat());
     let _web = serve(&lab, &["web1"]);
     let outside = lab.outside.as_ref().unwrap();
-    let line = "exec socat TCP6-LISTEN:8080,fork,reuseaddr,ipv6-v6only=0 SYSTEM:'echo far $SOCAT_PEERADDR'";
-    let _far = Running::start(&mut outside.command("sh", &["-c", line]));
-    eventually("the server listens", || outside.output("ss -Hltn sport = :8080").stdout.len() > 10);
+    let _far = serve_name(outside, "far", 8080);
     let parse = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
     for (node, client) in [(lab.node_v4(), "172.18.0.100"), (lab.node_v6(), "fd00:18::100")] {
         let (name, peer) = ask(outside, &node, 30001).unwrap_or_else(|| panic!("{}", lab.log()));

@@ -130,8 +130,8 @@ drop_reasons! {
     SourcePortsQuota "source_ports_quota" "The pod holds most of the source ports towards the destination, and the rest is left to other pods.";
     /// Masquerading is on, but the packet would leave the node with a pod's address, because the node has no address of its family.
     NotMasqueraded "not_masqueraded" "The packet would leave the node with a pod's address: the node has no address of its family, or the protocol has no ports.";
-    /// The datagram would leave the node for the port of the tunnel between nodes. If the node masquerades it, it has the address of a node, which the
-    /// tunnels of other nodes believe.
+    /// A pod's datagram would leave the node for the UDP port of the tunnel between nodes. If the node masqueraded it, the tunnels of other nodes would
+    /// believe it, as it would have a node's address.
     TunnelPort "tunnel_port" "A pod may not send to the UDP port of the tunnel between nodes (vxlan.port).";
     /// A direct connection has the addresses and ports of a translated one at its backend, so their answers would be indistinguishable.
     SessionClash "session_clash" "A connection to a Service has the same addresses and ports at its backend.";

@@ -43,6 +43,7 @@ pub struct Snapshot {
     services: Option<Arc<Services>>,
     /// How pods' connections to external networks get the node's address. `None` without masquerading.
     masquerade: Option<Arc<Masquerade>>,
+    /// The UDP port of the tunnel between nodes, to which pods may not send. `None` without a tunnel.
     tunnel_port: Option<u16>,
 }
 

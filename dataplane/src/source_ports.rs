@@ -1,10 +1,10 @@
 //! The source ports of masqueraded connections: ranges that are used in order, and the share of them that a pod gets.
 //!
-//! A connection needs a port that no other connection to the same destination has. Ports are tried at random, in one range after another, so that the
-//! ranges which the node's own connections use too are touched only when the others are nearly used up for a destination.
+//! A connection needs a port that no other connection to the same destination has. Ports are tried at random, in one range after another: the range that
+//! the node's own connections use too comes last, and is used only when the others are nearly used up for a destination.
 //!
-//! **Shares.** What the tries in vain find is a sample of who holds the destination's ports. A pod that holds most of the sample gets no port of the last
-//! range, and one that holds a quarter gets none of that range's reserve: [`SourcePorts::leaves`]. Nobody counts connections.
+//! **Shares.** The ports that a search tries in vain are a sample of those in use for the destination. A pod that holds three quarters of the sample gets
+//! no port of the last range, and one that holds a quarter gets none of that range's reserve ([`SourcePorts::leaves`]). This takes no counters.
 
 use std::ops::RangeInclusive;
 
@@ -12,27 +12,31 @@ use std::ops::RangeInclusive;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourcePorts {
     ranges: Vec<RangeInclusive<u16>>,
-    /// Ports that are not used.
+    /// Ports in these ranges that connections do not get.
     without: Vec<u16>,
 }
 
-/// The tries in vain for one connection: how many, and how many of the ports the same pod holds.
+/// The ports that were tried in vain for one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tried {
+    /// The number of tries.
     pub(crate) ports: u16,
+    /// In how many of these tries a connection of the same pod had the port.
     pub(crate) own: u16,
 }
 
-/// Tries in a range that another one follows. With 95 of 100 ports in use, a free one is found seven times in ten.
+/// Number of tries in a range that another one follows, and in the last of several without its reserve. With 95 of 100 ports in use, a free one is found
+/// seven times in ten.
 const FEW: u16 = 24;
-/// Tries in the last of several ranges, with its reserve, and in a single range. With 94 of 100 ports in use, as with 60,000 of the default's, none is found once in 10 million times.
+/// Number of tries in the whole last or only range. With 94 of 100 ports in use, such as 26,500 of the default's last range, a search in vain happens once
+/// in ten million times.
 const MANY: u16 = 256;
 
 impl SourcePorts {
     /// Maximum number of ranges: the kernel's programs have room for as many.
     pub const MOST: usize = 3;
 
-    /// Returns the ranges. `None` if there are none or more than [`MOST`](Self::MOST), or if one is empty.
+    /// Creates the source ports of these ranges. Returns `None` if there are no ranges or more than [`MOST`](Self::MOST), or if one is empty.
     pub fn new(ranges: Vec<RangeInclusive<u16>>) -> Option<Self> {
         let is_valid = (1..=Self::MOST).contains(&ranges.len()) && ranges.iter().all(|range| !range.is_empty());
         is_valid.then(|| Self { ranges, without: Vec::new() })
@@ -43,7 +47,8 @@ impl SourcePorts {
         &self.ranges
     }
 
-    /// Leaves these ports out, which the node itself needs. The first port of a range, or behind its reserve, should not be one.
+    /// Leaves out these ports, which the node itself needs. They should not include the first port of a range or the first one behind the last range's
+    /// reserve, which connections get instead of them.
     #[must_use]
     pub fn without(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
         self.without.extend(ports);
@@ -55,14 +60,14 @@ impl SourcePorts {
         self.few() + MANY
     }
 
-    /// Returns the number of tries before those in the whole last range: in each range but its reserve. 0 for a single range, which has no reserve.
+    /// Returns the number of tries before those in the whole last range: [`FEW`] per range. 0 for a single range, which has no reserve.
     fn few(&self) -> u16 {
         let ranges = u16::try_from(self.ranges.len()).unwrap_or_default();
         if ranges == 1 { 0 } else { ranges * FEW }
     }
 
-    /// Whether the pod may try the next port, after these tries in vain. False before the last range if the pod holds three quarters of the ports that
-    /// were tried, and before its reserve if it holds a quarter. Always true for a single range.
+    /// Whether the pod may try another port after these. False when the last range is next and the pod holds three quarters of the tried ports, and when
+    /// its reserve is next and the pod holds a quarter. Always true for a single range.
     pub(crate) fn leaves(&self, tried: Tried) -> bool {
         let quarters = match (self.few(), tried.ports) {
             (0, _) => return true,
@@ -73,8 +78,8 @@ impl SourcePorts {
         tried.own * 4 < tried.ports * quarters
     }
 
-    /// Returns a source port to try. The first attempt returns the client's own port if it is in the first range. Later attempts return ports in
-    /// an order that outsiders cannot predict. `secret` differs for each connection.
+    /// Returns the source port to try after `tried` others. The first one is the client's own port, `own`, if that is in the first range. The others come
+    /// in an order that outsiders cannot predict. `secret` differs for each connection.
     pub(crate) fn port(&self, own: u16, secret: u64, tried: u16) -> u16 {
         /// An odd number whose multiples spread over all bits: 2^64 divided by the golden ratio.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -96,8 +101,9 @@ impl SourcePorts {
 }
 
 impl Default for SourcePorts {
-    /// 61,744 ports. The first 4,536 overlap neither with the kernel's local ports (`net.ipv4.ip_local_port_range`, 32768 to 60999 by default) nor with
-    /// node ports of Services (30000 to 32767 by default), nor do servers of nodes listen there. The kernel's own come last.
+    /// 61,744 ports in three ranges, without node ports (30000 to 32767 by default). The first range, of 4,536 ports, is outside the kernel's range for
+    /// the node's own connections (`net.ipv4.ip_local_port_range`, 32768 to 60999 by default), and servers seldom listen there. The last range is the
+    /// kernel's.
     fn default() -> Self {
         Self { ranges: vec![61_000..=65_535, 1_024..=29_999, 32_768..=60_999], without: Vec::new() }
     }

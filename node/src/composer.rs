@@ -13,16 +13,16 @@
 //! **Invariant.** Every published snapshot is complete and valid. If composing fails, the previous snapshot stays in force, the error is
 //! logged once, and composing is retried.
 
+mod flows;
 mod policy;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bulkhead_control::object::Denied;
 use bulkhead_control::pipeline::AuditedPolicy;
-use bulkhead_dataplane::io::{ForwardedFlow, KernelFlows};
+use bulkhead_dataplane::io::KernelFlows;
 use bulkhead_dataplane::vswitch::Vswitch;
 use bulkhead_dataplane::{PortId, Publisher, Services, Snapshot};
 use ipnet::IpNet;
@@ -39,10 +39,6 @@ pub(super) use policy::{Enforced, Policy, Takeover};
 
 /// Time until a failed publication is retried. The cause may be a temporary lack of memory.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// The longest time for which a change waits until the workers have judged the kernel's flows again: half of the 100 ms within which it takes
-/// effect. A worker judges 20,000 flows meanwhile.
-const JUDGING: Duration = Duration::from_millis(50);
 
 /// A change that could not be published and is retried.
 #[derive(Debug)]
@@ -68,8 +64,7 @@ pub(super) struct Ways {
 struct Inner {
     policy: Policy,
     ports: Vec<PortView>,
-    routes: Vec<RouteEntry>,
-    tunnel_port: Option<u16>,
+    ways: Ways,
     answers: Answers,
     ids: Ids,
     refused: Option<Refused>,
@@ -82,6 +77,10 @@ struct Inner {
 }
 
 impl Inner {
+    /// Composes the snapshot with this generation.
+    ///
+    /// # Errors
+    /// If parts contradict each other, for example two ports with one address.
     fn compose(&mut self, generation: u64) -> anyhow::Result<Snapshot> {
         let Policy { tables, audit, remote_nodes, pod_networks, refusing: [dropping, refusing], denied, .. } =
             &self.policy;
@@ -90,13 +89,13 @@ impl Inner {
             Denied::Drop => dropping.to_vec(),
             Denied::Refuse => refusing.to_vec(),
         };
-        let (ports, routes) = (&self.ports, &self.routes);
+        let (ports, Ways { routes, tunnel_port }) = (&self.ports, &self.ways);
         let view = View { tables, audit, ports, routes, remote_nodes, pod_networks, refusing, denied };
         let masquerade = self.policy.masquerade.clone();
         let snapshot = view.snapshot(generation, &mut self.ids)?;
         let snapshot = snapshot.telling_unreachable(self.answers.unreachable == Denied::Refuse);
         let snapshot = snapshot.with_services(self.services.clone()).with_masquerade(masquerade);
-        Ok(snapshot.with_tunnel_port(self.tunnel_port))
+        Ok(snapshot.with_tunnel_port(*tunnel_port))
     }
 }
 
@@ -123,7 +122,7 @@ impl Composer {
         policy: Policy,
         services: Option<Arc<Services>>,
         ports: Vec<PortView>,
-        Ways { routes, tunnel_port }: Ways,
+        ways: Ways,
         answers: Answers,
         flow_cache: Option<Arc<dyn KernelFlows>>,
         takeover: Takeover,
@@ -132,8 +131,7 @@ impl Composer {
         let mut inner = Inner {
             policy,
             ports,
-            routes,
-            tunnel_port,
+            ways,
             answers,
             ids: Ids::default(),
             refused: None,
@@ -222,7 +220,7 @@ impl Composer {
         let mut inner = self.lock();
         inner.ports = ports;
         if let Some(routes) = routes {
-            inner.routes = routes;
+            inner.ways.routes = routes;
         }
         self.publish(&mut inner, true, false);
         inner.refused.is_none()
@@ -288,59 +286,6 @@ impl Composer {
         Destinations { pods, services: services.clone(), sources, masquerade: policy.masquerade.clone() }
     }
 
-    /// Ends flows of the previous process, so that their next packets are judged. Call this when the workers have all ports. Until then the
-    /// flows continue as that process allowed them.
-    pub(super) fn enter_flows(&self) {
-        let mut inner = self.lock();
-        if std::mem::take(&mut inner.keeps_flows) {
-            let current = self.publisher.current();
-            let idle = self.change_flows(&current);
-            self.judge_flows(&current, &idle);
-        }
-    }
-
-    /// Lets these workers judge the kernel's flows again when a change may end them.
-    pub(super) fn judge_flows_by(&self, vswitch: &Arc<Vswitch>) {
-        // Has an effect only once.
-        let _ = self.vswitch.set(Arc::downgrade(vswitch));
-    }
-
-    /// Ends the kernel's flows that the next snapshot may deny, after the workers have confirmed those in use that it allows. Otherwise all
-    /// packets of bulk connections would go to the workers for a while at each change. Returns the flows that have ended without a
-    /// judgement, because they are not in use.
-    fn change_flows(&self, next: &Arc<Snapshot>) -> Vec<ForwardedFlow> {
-        let Some(cache) = &self.flow_cache else { return Vec::new() };
-        cache.expect(next);
-        let (mut used, in_use) = cache.ending(next);
-        let idle = used.split_off(in_use);
-        self.judge_flows(next, &used);
-        cache.enter(next);
-        idle
-    }
-
-    /// Lets the workers confirm those of the flows that the snapshot allows.
-    fn judge_flows(&self, snapshot: &Arc<Snapshot>, flows: &[ForwardedFlow]) {
-        if let Some(vswitch) = self.vswitch.get().and_then(Weak::upgrade) {
-            vswitch.judge_again(snapshot, flows, Instant::now() + JUDGING);
-        }
-    }
-
-    /// Ends all flows from and to a port that is being closed. Takes the lock, as a concurrent publication could keep them.
-    pub(super) fn end_flows(&self, id: PortId) {
-        let _inner = self.lock();
-        if let Some(cache) = &self.flow_cache {
-            cache.leave(id);
-        }
-    }
-
-    /// Ends the kernel's flows of these ports, which stay open. Their next packets go to a worker, which looks up their sessions.
-    pub(super) fn end_flows_of_sessions(&self, ports: impl IntoIterator<Item = PortId>) {
-        let _inner = self.lock();
-        if let Some(cache) = &self.flow_cache {
-            ports.into_iter().for_each(|port| cache.moved(port));
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic here leaves each part either replaced or unchanged.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -380,16 +325,6 @@ impl Composer {
         }
     }
 
-    /// Ends the kernel's flows of the ports that lead to these stale addresses, as UDP flows would continue. Must follow the publication,
-    /// so that workers add only flows of the new Services.
-    fn end_stale_flows(&self, stale: &BTreeSet<IpAddr>) {
-        let Some(cache) = &self.flow_cache else { return };
-        let snapshot = self.publisher.current();
-        let port = |&address: &IpAddr| snapshot.owner(address).or_else(|| snapshot.routes().lookup(address));
-        let ports: BTreeSet<PortId> = stale.iter().filter_map(port).collect();
-        ports.into_iter().for_each(|port| cache.moved(port));
-    }
-
     /// Composes and publishes a snapshot. Returns its generation.
     fn try_publish(&self, inner: &mut Inner) -> anyhow::Result<u64> {
         let current = self.publisher.current();
@@ -415,6 +350,7 @@ mod tests {
     use bulkhead_control::source::{Strictness, load_text};
     use bulkhead_dataplane::io::{
         CachedFlow, CachedTraffic, FirstNumbers, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowSteps,
+        ForwardedFlow,
     };
     use bulkhead_dataplane::{Link, PortKind};
 
@@ -497,7 +433,7 @@ mod tests {
         assert!(!composer.retry(), "it was tried, and refused again");
         assert_eq!(in_force(&composer, "x/b"), (1, false));
         // Removes the cause of the failure and changes nothing else.
-        composer.lock().routes.clear();
+        composer.lock().ways.routes.clear();
         assert!(!composer.retry(), "it is not time yet");
         assert!(composer.next_attempt().is_some());
         composer.hurry();
@@ -511,7 +447,7 @@ mod tests {
     fn the_other_sides_next_change_brings_what_was_refused_along() {
         let composer = composer();
         assert!(!composer.set_ports(vec![port("x/a", 9000)], nowhere()));
-        composer.lock().routes.clear();
+        composer.lock().ways.routes.clear();
         composer.set_policy(policy(&[A, B]), None, Instant::now(), None);
         assert_eq!(in_force(&composer, "x/b"), (2, true));
         let snapshot = composer.current();

@@ -62,7 +62,7 @@ impl Destinations {
         has_same_services && self.pods == other.pods && self.sources == other.sources
     }
 
-    /// Whether there are node ports, host ports, or load balancers' or external addresses.
+    /// Whether clients outside the cluster have an address to connect to: a node port, a host port, or a load balancer's or external address.
     pub(super) fn has_external_vips(&self) -> bool {
         self.services.as_ref().is_some_and(|services| services.external_vips().next().is_some())
     }

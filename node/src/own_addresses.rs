@@ -32,7 +32,7 @@ pub(super) fn read() -> io::Result<BTreeSet<IpAddr>> {
     Ok(own.filter(|&address| is_reachable(address)).collect())
 }
 
-/// Reads the addresses that only interfaces have which are administratively down, in this thread's network namespace. Other hosts cannot reach them.
+/// Reads the addresses in this thread's network namespace that other hosts cannot reach, because each interface with the address is set down.
 ///
 /// # Errors
 /// If the kernel does not answer.

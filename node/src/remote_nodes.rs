@@ -108,6 +108,7 @@ pub(super) struct RemoteNodes {
 /// The inputs of one look.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
+    /// The other nodes.
     nodes: Arc<[RemoteNode]>,
     /// The node's own pod networks.
     pods: Arc<[IpNet]>,
@@ -115,9 +116,9 @@ struct Told {
     sources: Arc<[IpAddr]>,
     /// The node's addresses among those of its pods: the sources of its own packets to Services.
     among_pods: Vec<IpAddr>,
-    /// The sources and source ports of pods' packets to the world. `None` if these are not masqueraded.
+    /// The source addresses and source ports of masqueraded packets. `None` if no packets are masqueraded.
     masquerade: Option<(Vec<IpAddr>, SourcePorts)>,
-    /// Whether clients outside the cluster may connect to Services, or could. Connections to a Service that was removed go on.
+    /// Whether Services have, or had since the start, addresses for clients outside the cluster: connections to a Service that was removed go on.
     has_external_vips: bool,
 }
 
@@ -142,7 +143,7 @@ impl RemoteNodes {
             let _ = tc.lead_to_nodes(&[], &[], &BTreeMap::new(), None);
         }
         if let Some(tc) = tc.as_ref().filter(|_| !passes_by || config.services.is_none()) {
-            // As above.
+            // If this fails, packets to Services may still reach the workers, which then drop them.
             let _ = tc.take_vips([]);
         }
         let (host, report) = (host?, SharedReport::new(config));
@@ -212,7 +213,7 @@ impl RemoteNodes {
         let (pods, sources) = (Arc::clone(&own.pods), Arc::clone(&own.sources));
         let had_external_vips = self.told.as_ref().is_some_and(|told| told.has_external_vips);
         let has_external_vips = had_external_vips || own.has_external_vips();
-        let told = Told { nodes, pods, sources, among_pods, masquerade: world::told(own), has_external_vips };
+        let told = Told { nodes, pods, sources, among_pods, masquerade: world::masquerading(own), has_external_vips };
         let is_same = self.told.as_ref() == Some(&told);
         self.is_waiting = !is_same && self.told.is_some() && self.looked.elapsed() < SOON;
         if self.is_waiting || (is_same && !self.is_due()) {

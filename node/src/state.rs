@@ -99,7 +99,7 @@ pub(super) struct LiveState {
     own: Node,
     /// The addresses of the node's interfaces.
     addresses: BTreeSet<IpAddr>,
-    /// The addresses that only interfaces have which are administratively down.
+    /// Those of the node's addresses that other hosts cannot reach, because each interface with the address is set down.
     down_addresses: BTreeSet<IpAddr>,
     /// Whether pod traffic is denied: no state is loaded yet, or the newest one was refused and the configuration says to deny then.
     denied: bool,

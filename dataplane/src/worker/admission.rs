@@ -85,11 +85,12 @@ pub(super) fn check_link_local(
     if is_on_link { Ok(()) } else { Err(DropReason::LinkLocalSource) }
 }
 
-/// Checks whether a conversation that begins on a port of kind `from` is a pod's with the tunnel's port of another node. A node that masquerades pods
-/// would send it with its own address, which the tunnels of other nodes believe.
+/// Refuses pods' datagrams to the UDP port of the tunnel between nodes that leave by a port other than a pod's. A node that masquerades pods would send
+/// them with its own address, which the tunnels of other nodes believe. `from` is the kind of the port on which the conversation begins, and `out` the
+/// port by which it leaves.
 ///
 /// # Errors
-/// [`DropReason::TunnelPort`]
+/// [`DropReason::TunnelPort`] for such a datagram.
 pub(super) fn check_tunnel_port(
     snapshot: &Snapshot,
     from: PortKind,

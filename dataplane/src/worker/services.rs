@@ -19,10 +19,11 @@ use crate::{DropReason, Flow, Services, Snapshot};
 /// Source ports tried before a connection to a Service is refused. With 98 of 100 in use, a free one is found seven times in eight. A hundred
 /// lookups take a few microseconds.
 const TRIES: u16 = 100;
-/// How long a pod's masqueraded connections to a destination without free ports are refused without tries, in nanoseconds: long enough that a flood of them
-/// costs the worker little, and shorter than a client waits before it repeats a packet.
+/// How long a pod's masqueraded connections to a destination without free ports are refused without a search, in nanoseconds: long enough that a flood of
+/// them costs the worker little, and shorter than a client waits before it repeats a packet.
 const EXHAUSTED: u64 = 50_000_000;
-/// The same ports are tried for a connection for 2 to the power of this number of nanoseconds, half a second: less than a client waits.
+/// Binary logarithm of the time in nanoseconds for which a connection's search tries the same ports: half a second, which is less than a client waits
+/// before it repeats a packet.
 const SEARCHED: u32 = 29;
 
 /// First source port used if the client's own is taken. Services do not listen below it (RFC 6335 §6).
@@ -45,8 +46,11 @@ pub(super) enum Opening {
 /// A pod's connections to a destination for which no source port is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exhausted {
+    /// The pod's address.
     client: IpAddr,
+    /// The destination's address and port.
     destination: (IpAddr, u16),
+    /// The number of the IP protocol.
     protocol: u8,
     /// The source address whose ports are in use.
     source: IpAddr,

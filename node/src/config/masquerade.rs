@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use bulkhead_dataplane::SourcePorts;
 use ipnet::IpNet;
@@ -24,7 +25,7 @@ pub(crate) struct MasqueradeConfig {
 }
 
 impl MasqueradeConfig {
-    /// Leaves these source ports out, at which the node receives packets of other nodes.
+    /// Leaves out these source ports: those of the tunnel and of probes, at which the node receives packets of other nodes.
     pub(super) fn without(self, ports: [u16; 2]) -> Self {
         Self { ports: self.ports.without(ports), ..self }
     }
@@ -109,7 +110,7 @@ pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> Option<Masque
 }
 
 /// Parses `61000-65535`. Rejects ports below 1024, which are reserved for services (RFC 6335 §6).
-fn range(text: &str) -> Option<std::ops::RangeInclusive<u16>> {
+fn range(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once('-')?;
     let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
     (1024 <= first && first <= last).then_some(first..=last)

@@ -8,14 +8,14 @@ use super::file::{File, Kind, Mode, Port, Route};
 use super::masquerade;
 use super::{Attach, Dataplane};
 
-/// The fields that [`Mode::Cluster`] sets unless the file does: the host port, routes to it, and masquerading.
+/// The fields that [`Mode::Cluster`] sets unless the file does, as YAML: the host port, routes to it, and masquerading.
 const CLUSTER: &str = "
 ports: [{kind: host, interface: bh-host, peer: bh-node, create: {}}]
 routes: [{prefix: 0.0.0.0/0, port: host}, {prefix: '::/0', port: host}]
 masquerade: true
 ";
 
-/// The parsed fields of a mode.
+/// The parsed fields that a mode sets.
 #[derive(Debug, Deserialize)]
 struct Preset {
     ports: Vec<Spanned<Port>>,
@@ -39,7 +39,7 @@ pub(super) fn fill(file: &mut File) {
     file.masquerade.get_or_insert(preset.masquerade);
 }
 
-/// Checks that nothing in the file contradicts its mode.
+/// Adds an error to `faults` for each field of the file that contradicts its mode.
 pub(super) fn check(file: &File, faults: &mut Faults<'_>) {
     let Some(mode) = &file.mode else { return };
     let mut contradicts = |field: &str| {

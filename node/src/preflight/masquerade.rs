@@ -5,8 +5,9 @@ use bulkhead_dataplane::PortKind;
 use super::{Finding, Severity};
 use crate::config::Config;
 
-/// Returns a warning if the node's own connections may use the first source ports of masqueraded connections; the next ranges are used only when these
-/// are nearly used up for a destination. `range` is `ip_local_port_range`, which holds for both families. `reserved` is `ip_local_reserved_ports`, for example `8080,61000-65535`.
+/// Returns a warning if the node's own connections may use ports of the first range of masqueraded connections. The other ranges may overlap: they are
+/// used only when the first one is nearly used up for a destination. `range` is `ip_local_port_range`, which holds for both families. `reserved` is
+/// `ip_local_reserved_ports`, for example `8080,61000-65535`.
 fn of_ports(config: &Config, range: &str, reserved: &str) -> Option<Finding> {
     let ports = config.masquerade.as_ref()?.ports.ranges().first()?;
     let (first, last) = range.trim().split_once(char::is_whitespace)?;

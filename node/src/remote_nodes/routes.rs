@@ -12,9 +12,9 @@ use crate::config::{Config, Encapsulation, TUNNEL};
 use crate::host_port::Destinations;
 
 impl RemoteNodes {
-    /// Replaces the routes to other nodes and the next hops of the kernel's programs, and returns a message per failure. If the tunnel could not be
-    /// set up, its existing routes stay: packets must not leave without its header. Routes that another program has added are not added again.
-    /// `told` are the look's inputs.
+    /// Replaces the routes to other nodes and the next hops of the kernel's programs, and returns a message per failure. Routes that another program has
+    /// added are not added again. `tunnel` is the index of the tunnel's interface, `None` without a tunnel, or the error if the tunnel could not be set
+    /// up: then its existing routes stay, as packets must not leave without its header. `told` are the look's inputs.
     pub(super) fn set_routes(
         &self,
         links: &Links,

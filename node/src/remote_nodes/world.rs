@@ -11,21 +11,21 @@ use crate::host_port::Destinations;
 use crate::own_addresses;
 use crate::preflight::forwarding::WORLD;
 
-/// Returns the sources and the source ports of masqueraded packets. `None` if no packets are masqueraded.
-pub(super) fn told(own: &Destinations) -> Option<(Vec<IpAddr>, SourcePorts)> {
+/// Returns the source addresses and the source ports of masqueraded packets. `None` if no packets are masqueraded.
+pub(super) fn masquerading(own: &Destinations) -> Option<(Vec<IpAddr>, SourcePorts)> {
     own.masquerade.as_ref().map(|one| (one.sources().to_vec(), one.ports().clone()))
 }
 
-/// Makes the kernel's programs take the answers to masqueraded packets, if there are any, and tells them the node's addresses.
+/// Tells the kernel's programs the addresses of the node to which the world answers, and the source ports of masqueraded packets, if there are any.
 pub(super) fn take_answers(tc: &TcDatapath, own: &Destinations) {
-    match told(own) {
+    match masquerading(own) {
         Some((sources, ports)) => tc.take_answers(&sources, Some(&ports)),
         None => tc.take_answers(&own.sources, None),
     }
 }
 
 /// Makes the kernel's programs take the packets to node ports, host ports, and load balancers' and external addresses. Returns a message if the kernel
-/// refuses.
+/// refuses, else `None`.
 pub(super) fn take_vips(tc: &TcDatapath, services: &Services) -> Option<String> {
     let taken = tc.take_vips(services.external_vips());
     taken.err().map(|error| format!("the kernel's programs cannot take packets to all node ports: {error}"))
@@ -43,8 +43,8 @@ pub(super) fn ways(
     let mut ways = hops(routes, host, with_neighbours);
     let unread = |error| problems.push(format!("cannot read the node's addresses and their routing rules: {error}"));
     let sources = of_sources(&own.pods, with_neighbours).map_err(unread).unwrap_or_default();
-    let masquerading = told(own).map_or_else(|| own.sources.to_vec(), |(sources, _)| sources);
-    follow_rules(&mut ways, &masquerading, &sources);
+    let masqueraded = masquerading(own).map_or_else(|| own.sources.to_vec(), |(addresses, _)| addresses);
+    follow_rules(&mut ways, &masqueraded, &sources);
     ways.extend(sources);
     ways
 }
@@ -94,7 +94,8 @@ fn of_sources(
     Ok(links_of_sources(others, interface, with_neighbours))
 }
 
-/// Makes packets from the addresses of masqueraded ones, `own`, leave for the world over the links that `sources` names for these.
+/// Sets the links over which masqueraded packets leave for the world: those that `sources` has for their source addresses, `own`, of which the first one
+/// of each family counts. Without a link there, the next hop's own one remains.
 fn follow_rules(hops: &mut BTreeMap<IpNet, NodeHop>, own: &[IpAddr], sources: &BTreeMap<IpNet, NodeHop>) {
     for (to, hop) in hops {
         let source = own.iter().find(|source| source.is_ipv4() == to.addr().is_ipv4());
@@ -106,8 +107,8 @@ fn follow_rules(hops: &mut BTreeMap<IpNet, NodeHop>, own: &[IpAddr], sources: &B
     }
 }
 
-/// As [`of_sources`], for these addresses. `interface` returns the index of the interface over which packets from a source leave to an address, or
-/// `None` if no route leads there; without a source, those whose source the kernel chooses.
+/// As [`of_sources`], for these addresses. `interface` returns the index of the interface over which packets with this source leave to this address, or
+/// `None` if no route leads there. If it gets no source, the kernel chooses one.
 fn links_of_sources(
     addresses: impl Iterator<Item = IpAddr>,
     interface: impl Fn(Option<IpAddr>, IpAddr) -> Option<u32>,

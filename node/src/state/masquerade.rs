@@ -32,7 +32,8 @@ impl Masquerading {
         Arc::clone(&self.value)
     }
 
-    /// Applies this node's object, the addresses of its interfaces that are up, and all nodes. Returns whether the value changed.
+    /// Updates the source addresses and the excluded destinations from this node's object, the addresses of its interfaces that are up, and all nodes.
+    /// Returns whether they changed.
     fn follow<'a>(
         &mut self,
         own: &Node,
@@ -84,7 +85,8 @@ impl LiveState {
         self.masquerading.as_mut().is_some_and(|known| known.follow(&self.own, &addresses, nodes))
     }
 
-    /// Applies the addresses that only interfaces have which are down: masqueraded packets get others. Returns whether masquerading changed.
+    /// Replaces the node's addresses that other hosts cannot reach ([`read_down`](crate::own_addresses::read_down)), which masqueraded packets do not get.
+    /// Returns whether masquerading changed.
     pub(crate) fn set_down_addresses(&mut self, down: BTreeSet<IpAddr>) -> bool {
         if self.down_addresses == down {
             return false;

@@ -134,8 +134,8 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const OPEN_BIT: u32 = 62;
     /// The records of handshakes, see [`handshake`](super::handshake).
     pub(in crate::io::xsk) const HANDSHAKES: i32 = LATCHES + LATCH_COUNT * 8;
-    /// tc programs only: a bit for each port number, set if a virtual address or a masqueraded packet has it or had it. Port 0 has the lowest bit of the
-    /// first byte.
+    /// tc programs only: a bit for each port number, set if a virtual address or a masqueraded packet has it or had it, in words of 4 bytes in host order.
+    /// Port 0 has the lowest bit of the first word.
     pub(in crate::io::xsk) const TAKEN_PORTS: i32 =
         HANDSHAKES + crate::io::HANDSHAKES.cast_signed() * super::handshake::LEN as i32;
     pub(in crate::io::xsk) const LEN: i32 = TAKEN_PORTS + (1 << 16) / 8;

@@ -144,15 +144,13 @@ pub(super) enum Place {
     MasqueradedV6,
     /// The packet's source is one of this node's to which the world answers.
     Masqueraded,
-    /// The packet goes to the world, and its source is not the node's.
+    /// The packet goes to the world. Its source is no address of this node to which the world answers, as at the next labels.
     FromVip,
-    /// The packet goes to the world, and is IPv6. Its source is not the node's.
+    /// The packet is IPv6.
     FindFromV6,
     /// The packet's source is in the key of a next hop.
     FindFrom,
-    /// The packet goes to the world, and may. Its source is not the node's. Register 0 has the next hop of its source, or is 0.
-    FromSource,
-    /// The packet goes to the world by the next hop in [`AT`](super::flow_stack::AT), and may. Its source is not the node's.
+    /// The packet's source is not a pod's. [`AT`](super::flow_stack::AT) has the address of the entry of the next hop that the packet takes.
     ToWorldNow,
     /// The packet goes to the world over the interface in register 1.
     OverLink,
@@ -167,11 +165,12 @@ pub(super) enum Place {
     SentEcho,
     /// Registers 3 to 5 have the protocol, the node's and the world's port of the packet's record.
     SentKey,
-    /// The node's port of the packet's record, in register 4 in host order, is not in the first range of source ports, as at the next label.
+    /// The packet's source port is not in the first range of source ports of masqueraded packets. Register 4 has it in host order, as at the next two
+    /// labels.
     SentSecond,
-    /// It is not in the second range either.
+    /// The packet's source port is in neither of the first two ranges.
     SentThird,
-    /// It is a source port of masqueraded packets.
+    /// The packet's source port is in one of the ranges.
     SentSource,
     /// The masqueraded packet has its record, or gets none.
     Remembered,
@@ -179,15 +178,16 @@ pub(super) enum Place {
     ToNodeV6,
     /// The packet's destination is one of this node's to which the world answers.
     ToNode,
-    /// The packet may be the vswitch's.
+    /// The packet's destination port is taken, or the packet is not TCP or UDP to this node without fragments and IP options.
     Spared,
-    /// The packet is not to an address of this node to which the world answers.
+    /// The destination of a packet of a known flow is no address of this node to which the world answers.
     NotToNode,
-    /// The packet may be to this node, and is IPv6. Register 1 has the address of the cell `WORLD_PORTS`, as at the next label.
+    /// The packet is IPv6. Register 1 has the address of the cell `WORLD_PORTS`.
     SpareV6,
-    /// Register 4 has the destination port of a packet to this node, in network order.
+    /// The packet is to an address of this node to which the world answers. Register 3 has its protocol, and register 4 the 2 bytes in network order that
+    /// are the destination port of TCP and UDP.
     SparePort,
-    /// The packet to this node is TCP or UDP.
+    /// The packet is TCP or UDP to such an address. Register 4 has its destination port in network order.
     SpareTransport,
     /// Register 1 has the length in bytes of the frame, or of each of its segments' frames.
     Sized,
@@ -223,13 +223,13 @@ pub(super) enum Place {
     Decapsulated,
     /// The packet opens a TCP connection, or is a datagram without a flow.
     Opens,
-    /// The packet of a known flow comes from nobody of the cluster.
+    /// The packet has a known flow. Its source is neither a node's nor a pod's, as at the next two labels.
     FromWorld,
-    /// The same packet's destination is an IPv6 address that is to be stored in the key of a next hop.
+    /// The packet is IPv6, and not to an address of this node to which the world answers.
     ToOtherV6,
-    /// The destination of a packet of a known flow is in the key of a next hop.
+    /// The packet's destination is in the key of a next hop.
     ToOther,
-    /// The packet is IPv6, and may be to a virtual address or belong to a masqueraded connection, as at the next labels.
+    /// The packet has no flow, as at the next labels up to [`Unclaimed`](Self::Unclaimed). It is IPv6.
     ClaimV6,
     /// The IPv4 packet is no fragment, or a packet's first one.
     ClaimV4,
@@ -239,26 +239,27 @@ pub(super) enum Place {
     ClaimedBefore,
     /// The packet is an ICMP error about another packet.
     ClaimError,
-    /// Register 4 has the node's port, or the echo identifier, in network order. The world's address is in the key of a record, the node's in that of
-    /// a virtual address.
+    /// The key of a record (`SENT_KEY` of [`flow_stack`](super::flow_stack)) has the packet's protocol, and the world's address and port. The key of a
+    /// virtual address (`VIP_KEY`) has the node's address. Register 4 has the node's port, or an echo's identifier, in network order.
     ClaimPort,
-    /// The packet at a link is to a virtual address. The world's address is in the key of a next hop.
+    /// The packet has arrived at a link and is to a virtual address. The world's address is in the key of a next hop.
     VipFound,
-    /// The packet is to no virtual address. Its protocol, ports and addresses are stored.
+    /// The packet has arrived at a link and is to no virtual address. The key of a record is complete, and the node's address is in that of a virtual
+    /// address, as at the next five labels.
     NoVip,
-    /// The node's port, in register 4 in host order, is not in the first range of source ports of masqueraded packets, as at the next label.
+    /// The node's port is not in the first range of source ports of masqueraded packets. Register 4 has it in host order, as at the next two labels.
     ClaimSecond,
-    /// It is not in the second range either.
+    /// The node's port is in neither of the first two ranges.
     ClaimThird,
-    /// It is a source port of masqueraded packets.
+    /// The node's port is in one of the ranges.
     ClaimSource,
-    /// The address at a stack offset is not the node's IPv4 address. Register 1 has the address of the cell `WORLD_PORTS`.
+    /// The node's address is not its IPv4 address to which the world answers. Register 1 has the address of the cell `WORLD_PORTS`.
     OwnV6,
-    /// The address at a stack offset is one of this node's to which the world answers.
+    /// The node's address is one to which the world answers.
     Own,
-    /// The packet is to a virtual address, or belongs to a masqueraded connection.
+    /// The packet is to a virtual address, or answers a masqueraded one.
     Claimed,
-    /// The packet is the node's kernel's, or another node's.
+    /// The packet is not to a virtual address, and answers no recorded packet.
     Unclaimed,
     /// The slot of the port from which the worker gets the packet is on the stack.
     Chosen,

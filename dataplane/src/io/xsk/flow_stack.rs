@@ -27,7 +27,7 @@ pub(super) const CONTROL: i16 = ACKNOWLEDGEMENT + 4;
 pub(super) const VALUE: i16 = ACKNOWLEDGEMENT - value::LEN;
 /// The number of packets on the wire that this packet is divided into, 8 bytes.
 pub(super) const PACKETS: i16 = VALUE - 8;
-/// The key for a lookup in another map, 8 bytes.
+/// The key for a lookup in another map, 8 bytes. In `tc::claim`: whether the packet is a fragment.
 pub(super) const SCRATCH: i16 = PACKETS - 8;
 /// The coarse time of the flow lookup, 8 bytes.
 pub(super) const NOW: i16 = SCRATCH - 8;
@@ -56,8 +56,8 @@ pub(super) const ENCAPSULATION: i16 = OUTER - 16;
 pub(super) const FRAME: i16 = ENCAPSULATION + 12;
 /// tc programs only: the key of a record of a masqueraded packet (`tc::sent`), 24 bytes. Its last 16 bytes are those of [`HOP_KEY`], an address.
 pub(super) const SENT_KEY: i16 = HOP_KEY - 4;
-/// tc programs only: the key of a virtual address (`tc::vips`), 24 bytes. Only packets without a flow use it, and only those with a flow
-/// [`PEER_KEY`].
+/// tc programs only: the key of a virtual address (`tc::vips`), 24 bytes. It shares its bytes with [`PEER_KEY`]: only packets without a flow use the key
+/// of a virtual address, and only packets with a flow use that of the opposite direction.
 pub(super) const VIP_KEY: i16 = PEER_KEY;
 const _: () = assert!(SENT_KEY >= IS_KNOWN + 8);
 const _: () = assert!((HOP_KEY + 4) % 8 == 0 && IS_KNOWN % 8 == 0);

@@ -78,9 +78,8 @@ impl FlowTable {
     /// # Errors
     /// If the kernel is older than 5.12, or the process lacks `CAP_BPF` or `CAP_PERFMON`.
     pub(super) fn new(pins: Option<&Path>) -> io::Result<Self> {
-        let place_of = |name: &str| pins.map(|pins| pins.join(name));
-        let make = |kind: &MapKind<'_>| Map::at(kind, place_of(kind.name).as_deref());
-        let is_new = place_of("bulkhead_cells").is_none_or(|path| !path.exists());
+        let make = |kind: &MapKind<'_>| Map::at(kind, pins);
+        let is_new = pins.is_none_or(|pins| !pins.join("bulkhead_cells").exists());
         let flows = make(&MapKind {
             kind: MAP_LRU_HASH,
             name: "bulkhead_flows",

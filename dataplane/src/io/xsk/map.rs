@@ -125,9 +125,14 @@ impl Map {
         Ok(Self { descriptor, key_size: key_size as usize, value_size: value_size as usize })
     }
 
-    /// Opens the map pinned at `path`, or creates and pins it. Without `path` the new map is not pinned.
-    pub(super) fn at(wanted: &MapKind<'_>, path: Option<&Path>) -> io::Result<Self> {
-        let Some(path) = path else { return Self::of(wanted) };
+    /// Opens the map that is pinned by its name in this folder with its contents, or creates and pins an empty one. Without a folder, creates a map that
+    /// is not pinned.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or the pin is another object and cannot be removed.
+    pub(super) fn at(wanted: &MapKind<'_>, folder: Option<&Path>) -> io::Result<Self> {
+        let Some(folder) = folder else { return Self::of(wanted) };
+        let path = &folder.join(wanted.name);
         match Self::pinned(wanted, path) {
             Ok(map) => return Ok(map),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

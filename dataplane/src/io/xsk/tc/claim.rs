@@ -32,11 +32,11 @@ use super::sent::{self, FRAGMENT, OFFSET_V4, OFFSET_V6, TRANSPORT_BEHIND_FRAGMEN
 use super::world::{Ip, V4, V6};
 use super::{taken_ports, untranslated, vips, world};
 
-/// Stack offset of 1 for a packet's first fragment, else 0, 8 bytes.
+/// Stack offset of a flag of 8 bytes: 1 if the packet is a fragment, else 0.
 const IS_FRAGMENT: i16 = SCRATCH;
 /// The flag of an IPv4 fragment that others follow it, in host order with the offset (RFC 791 §3.1).
 const MORE_V4: i32 = 0x2000;
-/// Bytes of the header of ICMP, and of an ICMP error before the packet that it is about.
+/// The length in bytes of an ICMP header. The packet that an ICMP error is about follows it.
 const ICMP: i16 = 8;
 /// Types of ICMP: an echo reply, and errors with the packet that they are about (RFC 792).
 const ECHO_REPLY: i32 = 0;
@@ -45,9 +45,9 @@ const ERRORS: [i32; 3] = [3, 11, 12];
 const ECHO_REPLY_V6: i32 = 129;
 const LAST_ERROR_V6: i32 = 4;
 
-/// Jumps to `ToWorker` if the packet, without a flow, is to a virtual address, or, at a link, answers a recorded packet of a masqueraded connection.
-/// Jumps to `Pass` with other fragments, of which the key is overwritten, and with packets of VLANs. Goes on with all others. Loads the ends of the
-/// linear part again. Overwrites registers 0 to 5.
+/// Jumps to `ToWorker` if the packet, which has no flow, is to a virtual address, or, at a link, answers a recorded packet of a masqueraded connection.
+/// Jumps to `Pass` with all other fragments, whose flow key these steps overwrite, and with packets of VLANs. Goes on with all others. Loads the ends of
+/// the linear part again. Overwrites registers 0 to 5.
 pub(super) fn claim(program: &mut Assembler<Place>, table: &FlowTable, maps: &Maps<'_>, entrance: Entrance) {
     // It is the VLAN interface's.
     program.load(Word, 1, CONTEXT, context::VLAN_PRESENT);
@@ -82,7 +82,9 @@ pub(super) fn claim(program: &mut Assembler<Place>, table: &FlowTable, maps: &Ma
     program.jump_if(1, Differs, 0, Pass);
 }
 
-/// Jumps to `Claimed` or `Unclaimed` by the addresses and ports on the stack, and by the node's port in register 4, in network order.
+/// Jumps to `Claimed`, which follows, if the packet is to a virtual address, or if at a link it answers a recorded packet of a masqueraded connection.
+/// Jumps to `Pass` if at a link it has the address of a pod that cannot have sent it, and to `Unclaimed` with all others. The keys on the stack have the
+/// protocol and the world's port (that of a record) and the two addresses; register 4 has the node's port in network order. Overwrites registers 0 to 5.
 fn claim_port(program: &mut Assembler<Place>, table: &FlowTable, maps: &Maps<'_>, entrance: Entrance) {
     program.store(Short, STACK, 4, sent::NODE_PORT);
     program.swap_short(4);
@@ -181,8 +183,7 @@ fn claim_error(program: &mut Assembler<Place>, ip: &Ip) {
     program.jump(ClaimPort);
 }
 
-/// Stores the addresses at these offsets of the packet: the world's in the key of a record, the node's in that of a virtual address. Overwrites
-/// register 3.
+/// Stores the addresses at these bytes of the packet: `of_world` in the key of a record, `of_node` in that of a virtual address. Overwrites register 3.
 fn store_addresses(program: &mut Assembler<Place>, ip: &Ip, [of_world, of_node]: [i16; 2]) {
     if ip.address_len == V4.address_len {
         store_v4(program, of_world);
@@ -193,8 +194,9 @@ fn store_addresses(program: &mut Assembler<Place>, ip: &Ip, [of_world, of_node]:
     }
 }
 
-/// Jumps to `ClaimPort` if the transport header at this offset has ports. Else, register 3 becomes the type of ICMP, and register 4 the identifier that
-/// an echo reply has. Jumps to `Unclaimed` if the protocol, which is at another offset, is neither. Needs 8 bytes of the transport header.
+/// Jumps to `ClaimPort` if the protocol, at byte `protocol` of the packet, has ports, and to `Unclaimed` if it is not ICMP either. Of an ICMP message,
+/// register 3 becomes the type, and register 4 an echo's identifier in network order. `transport` is the offset of the transport header, of which 8
+/// bytes are in the linear part. Overwrites register 2.
 fn load_answer(program: &mut Assembler<Place>, ip: &Ip, protocol: i16, transport: i16) {
     program.load(Byte, 3, DATA, protocol);
     load_ports(program, [transport, transport + 2]);
@@ -203,8 +205,8 @@ fn load_answer(program: &mut Assembler<Place>, ip: &Ip, protocol: i16, transport
     load_identifier(program, transport);
 }
 
-/// Stores protocol (register 4) and identification (register 5) of a fragment in the key, in which flows never have this version. [`IS_FRAGMENT`]
-/// becomes 1. Overwrites register 4.
+/// Stores protocol (register 4) and identification (register 5) of a fragment in the flow's key, with an IP version that no flow has. Sets
+/// [`IS_FRAGMENT`]. Overwrites register 4.
 fn store_fragment(program: &mut Assembler<Place>) {
     const VERSION: i32 = 0xff00;
     program.apply(Or, 4, VERSION);
@@ -214,8 +216,8 @@ fn store_fragment(program: &mut Assembler<Place>) {
     program.store(Double, STACK, 4, IS_FRAGMENT);
 }
 
-/// Stores the protocol in register 3 and the world's port, at this offset of the packet, in the key of a record. Jumps to `ClaimPort` if the protocol
-/// has ports; register 4 has the node's port, at the other offset. Overwrites register 2.
+/// Stores the protocol, which register 3 has, and the world's port, at byte `world` of the packet, in the key of a record. Register 4 becomes the node's
+/// port, at byte `node`, in network order. Jumps to `ClaimPort` if the protocol has ports. Overwrites register 2.
 fn load_ports(program: &mut Assembler<Place>, [world, node]: [i16; 2]) {
     program.store(Word, STACK, 3, sent::PROTOCOL);
     program.load(Short, 2, DATA, world);
@@ -226,8 +228,8 @@ fn load_ports(program: &mut Assembler<Place>, [world, node]: [i16; 2]) {
     }
 }
 
-/// Stores 0 as the world's port in the key of a record. Register 4 becomes the identifier of an echo message whose header is at this offset.
-/// Overwrites register 2.
+/// Stores 0 as the world's port in the key of a record. Register 4 becomes the identifier, in network order, of the echo message whose header is at byte
+/// `at` of the packet. Overwrites register 2.
 fn load_identifier(program: &mut Assembler<Place>, at: i16) {
     program.push([Instruction::set(2, 0)]);
     program.store(Short, STACK, 2, sent::WORLD_PORT);

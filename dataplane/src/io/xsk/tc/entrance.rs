@@ -2,10 +2,10 @@
 
 use super::super::map::Map;
 
-/// Where packets of other nodes arrive. It decides how the program checks a packet's source address.
+/// Where packets of other nodes and of the world arrive. It decides how the program checks a packet's source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entrance {
-    /// At a link. The source must belong to a node whose next hop is over this link.
+    /// At a link. The source must belong to a node whose next hop is over this link, or to the world.
     Link,
     /// At the tunnel, behind its guard. The source must belong to any other node, as the guard has compared it with the sender.
     Tunnel,

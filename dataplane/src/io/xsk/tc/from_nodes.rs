@@ -77,15 +77,13 @@ pub(super) fn instructions(table: &FlowTable, maps: &Maps<'_>, entrance: Entranc
             decapsulation::check_sender(program);
             program.jump(Checked);
             program.place(Unwrapped);
-        }
-        if is_link {
             world::check_source(program, [Checked, FromWorld]);
             program.place(FromWorld);
             world::is_to_node(program, table, [ToNodeV6, ToNode], NotToNode);
             program.jump(Checked);
             program.place(NotToNode);
             find_hop(program, hops, KEY + key::DESTINATION, [ToOtherV6, ToOther]);
-            world::is_no_pods(program, Pass, Checked);
+            refuse_pods(program);
         } else {
             check_opening(program, entrance);
         }
@@ -166,7 +164,8 @@ fn open(program: &mut Assembler<Place>, table: &FlowTable, maps: &Maps<'_>, entr
     program.jump(Pass);
 }
 
-/// Looks up the next hop of the address at this offset of the stack. Register 0 becomes the hop's address, or 0 without a hop.
+/// Looks up the next hop of the address at the stack offset `address`, of the IP version in the flow's key. Register 0 becomes the address of the hop's
+/// entry, or 0 without a hop. Places the labels `v6` and `stored`. Overwrites registers 1 to 5.
 fn find_hop(program: &mut Assembler<Place>, hops: &Map, address: i16, [v6, stored]: [Place; 2]) {
     load_version(program, 3);
     program.jump_if(3, Equal, 6, v6);
@@ -183,16 +182,25 @@ fn find_hop(program: &mut Assembler<Place>, hops: &Map, address: i16, [v6, store
     hop_key::find(program, hops);
 }
 
-/// Jumps to `Pass` unless the next hop in register 0, which may be 0, is another node's, and at a link on this link.
+/// Jumps to `Pass` if the packet of a known flow from the world is to a pod or to a source address for Services, instead of to a virtual address.
+/// Register 0 has the address of the entry of the destination's next hop; jumps to `Checked` if it is 0. Overwrites register 1.
+fn refuse_pods(program: &mut Assembler<Place>) {
+    program.jump_if(0, Equal, 0, Checked);
+    program.load(Word, 1, 0, hop::KIND);
+    for own in [kind::OWN, kind::NODE] {
+        program.jump_if(1, Equal, own.cast_signed(), Pass);
+    }
+}
+
+/// Jumps to `Pass` unless the packet's source is another node's, and at a link, one that is reached over this link. Register 0 has the address of the
+/// entry of the source's next hop, or is 0 without one. Overwrites registers 1 and 2.
 fn check_opening(program: &mut Assembler<Place>, entrance: Entrance) {
     program.jump_if(0, Equal, 0, Pass);
     program.load(Word, 1, 0, hop::KIND);
     match entrance {
         Entrance::Link => {
             program.jump_if(1, Differs, kind::LINK.cast_signed(), Pass);
-            program.load(Word, 1, 0, hop::INTERFACE);
-            program.load(Word, 2, CONTEXT, context::IFINDEX);
-            program.jump_if_register(1, Differs, 2, Pass);
+            world::is_on_link(program);
         }
         // Another node may send through the tunnel although this one reaches it over a link.
         Entrance::Tunnel => {

@@ -1,4 +1,5 @@
-//! Program steps on the key of a next hop, which is on the stack ([`HOP_KEY`]): the prefix length in bits, and an address.
+//! Program steps on the key of a next hop, which is on the stack ([`HOP_KEY`]): the prefix length in bits (4 bytes), and an address (16 bytes). An IPv4
+//! address is in its mapped form: 10 bytes 0, 2 bytes 0xff, the address (RFC 4291 §2.5.5.2).
 
 use super::super::flow_place::Place;
 use super::super::flow_stack::{DATA, HOP_KEY, STACK};
@@ -7,27 +8,27 @@ use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
 
-/// Stack offset of the address in the key.
+/// Stack offset in bytes of the address in the key.
 const ADDRESS: i16 = HOP_KEY + 4;
 
-/// Stores the IPv4 address at this offset of the packet in the key of a next hop. Overwrites register 3.
+/// Stores the IPv4 address at byte `at` of the packet in the key of a next hop. Overwrites register 3.
 pub(super) fn store_v4(program: &mut Assembler<Place>, at: i16) {
     store_mapped(program, at, ADDRESS);
 }
 
-/// Stores the IPv6 address at this offset of the packet in the key of a next hop. Overwrites register 3.
+/// Stores the IPv6 address at byte `at` of the packet in the key of a next hop. Overwrites register 3.
 pub(super) fn store_v6(program: &mut Assembler<Place>, at: i16) {
     store_whole(program, at, ADDRESS);
 }
 
-/// Stores the IPv4 address at offset `at` of the packet in its mapped form, 16 bytes, at the stack offset `to`. Overwrites register 3.
+/// Stores the IPv4 address at byte `at` of the packet, in its mapped form of 16 bytes, from the stack offset `to` on. Overwrites register 3.
 pub(super) fn store_mapped(program: &mut Assembler<Place>, at: i16, to: i16) {
     begin_mapped(program, to);
     program.load(Word, 3, DATA, at);
     program.store(Word, STACK, 3, to + 12);
 }
 
-/// Stores the IPv6 address at offset `at` of the packet at the stack offset `to`. Overwrites register 3.
+/// Stores the IPv6 address at byte `at` of the packet from the stack offset `to` on. Overwrites register 3.
 pub(super) fn store_whole(program: &mut Assembler<Place>, at: i16, to: i16) {
     for word in [0, 4, 8, 12] {
         program.load(Word, 3, DATA, at + word);
@@ -35,12 +36,14 @@ pub(super) fn store_whole(program: &mut Assembler<Place>, at: i16, to: i16) {
     }
 }
 
-/// Stores what precedes an IPv4 address in the key of a next hop. Overwrites register 3.
+/// Stores the first 12 bytes of a mapped address in the key of a next hop. The caller stores the IPv4 address itself, 4 bytes at `HOP_KEY + 16`.
+/// Overwrites register 3.
 pub(super) fn begin_v4(program: &mut Assembler<Place>) {
     begin_mapped(program, ADDRESS);
 }
 
-/// Stores the first 12 bytes of an IPv4 address in its mapped form at the stack offset `to`. Overwrites register 3.
+/// Stores the first 12 bytes of a mapped address, which are the same for all IPv4 addresses, from the stack offset `to` on. The caller stores the last
+/// 4 bytes. Overwrites register 3.
 fn begin_mapped(program: &mut Assembler<Place>, to: i16) {
     program.push([Instruction::set(3, 0)]);
     program.store(Double, STACK, 3, to);
@@ -48,7 +51,8 @@ fn begin_mapped(program: &mut Assembler<Place>, to: i16) {
     program.store(Word, STACK, 3, to + 8);
 }
 
-/// Looks the next hop of the address in the key up. Register 0 becomes the hop's address, or 0 without a hop.
+/// Looks up the next hop of the address in the key. Register 0 becomes the address of the hop's entry, or 0 if no network has the address. Stores the
+/// key's prefix length. Overwrites registers 1 to 5.
 pub(super) fn find(program: &mut Assembler<Place>, hops: &Map) {
     /// The length of an address in bits.
     const WHOLE: i32 = 128;

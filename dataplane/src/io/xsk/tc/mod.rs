@@ -127,8 +127,11 @@ pub struct TcDatapath {
     table: FlowTable,
     ports: PortSlots,
     programs: Programs,
+    /// The queueing disciplines that this process and earlier ones have created for the filters of ports and paths.
     qdiscs: Qdiscs,
+    /// The links and the tunnel over which packets of other nodes and of the world arrive.
     paths: Paths,
+    /// The virtual addresses to which the programs at the paths take packets.
     vips: Vips,
     trunk: Trunk,
     /// Inode number of the network namespace of the trunk and the ports. `None` if it cannot be read.

@@ -264,7 +264,7 @@ impl NextHops {
             entries: PREFIXES,
             flags: NO_PREALLOC,
         };
-        let map = Map::at(&wanted, pins.map(|pins| pins.join(wanted.name)).as_deref())?;
+        let map = Map::at(&wanted, pins)?;
         let mut known = BTreeMap::new();
         map.for_each(|key, value| {
             if let (Some(key), Some(value)) = (key.first_chunk(), value.first_chunk()) {

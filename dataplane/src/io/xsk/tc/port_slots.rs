@@ -35,7 +35,7 @@ impl PortSlots {
             entries: cells::SLOTS.cast_unsigned(),
             flags: 0,
         };
-        let map = Map::at(&kind, folder.map(|folder| folder.join(kind.name)).as_deref())?;
+        let map = Map::at(&kind, folder)?;
         let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
         let mut left = HashMap::new();
         map.for_each(|key, value| {

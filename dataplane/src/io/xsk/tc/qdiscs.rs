@@ -37,12 +37,13 @@ impl Qdiscs {
     /// # Errors
     /// If the kernel refuses.
     pub(super) fn new(folder: Option<&Path>) -> io::Result<Self> {
-        let map = Map::at(&KIND, folder.map(|folder| folder.join(KIND.name)).as_deref())?;
+        let map = Map::at(&KIND, folder)?;
         let known = keys(&map)?;
         Ok(Self { map, known: Mutex::new(known) })
     }
 
-    /// Makes this filter the owner of its interface's queueing discipline if the vswitch has created that, now or in an earlier process.
+    /// Makes this filter the owner of its interface's queueing discipline if the record has that, from an earlier process. Records the discipline if the
+    /// filter owns it already: attaching has created it.
     pub(super) fn claim(&self, filter: &mut Filter) {
         let (mut known, interface) = (self.lock(), filter.was_at());
         if !filter.owns_qdisc() {
@@ -58,11 +59,12 @@ impl Qdiscs {
         }
     }
 
-    /// Removes the recorded queueing disciplines that have no filters.
+    /// Removes the recorded queueing disciplines that have no filters. Their records stay.
     pub(super) fn remove(&self) {
         remove(&self.lock());
     }
 
+    /// Removes the records of interfaces that no longer exist, `known` included. Changes nothing if the interfaces cannot be read.
     fn forget_gone(&self, known: &mut BTreeSet<u32>) {
         let Ok(present) = links() else { return };
         let present: BTreeSet<u32> = present.iter().map(|link| link.index).collect();
@@ -78,16 +80,20 @@ impl Qdiscs {
     }
 }
 
-/// Returns the interfaces of the record that is pinned in this folder. `None` if there is none: the process had no pins, or was an older version.
+/// Returns the interface indexes of the record that is pinned in this folder. `None` if there is none: the process had no pins, or was an older version.
 pub(super) fn recorded(folder: &Path) -> Option<BTreeSet<u32>> {
     keys(&Map::pinned(&KIND, &folder.join(KIND.name)).ok()?).ok()
 }
 
-/// Removes the queueing disciplines of these interfaces that have no filters.
+/// Removes the `clsact` queueing disciplines that have no filters from the interfaces with these indexes.
 pub(super) fn remove(interfaces: &BTreeSet<u32>) {
     interfaces.iter().copied().for_each(filter::remove_empty_qdisc);
 }
 
+/// Returns the map's keys, interface indexes.
+///
+/// # Errors
+/// If the kernel refuses.
 fn keys(map: &Map) -> io::Result<BTreeSet<u32>> {
     let mut keys = BTreeSet::new();
     map.for_each(|key, _| keys.extend(key.first_chunk().copied().map(u32::from_ne_bytes)))?;

@@ -29,7 +29,7 @@ use super::abi::function;
 use super::taken_ports;
 use crate::io::xsk::small_size;
 
-/// Number of records, about 100 bytes each: twice the source ports of one destination, since the kernel evicts some before the map is full.
+/// Maximum number of records, about 100 bytes each: twice the source ports of one destination, since the kernel evicts some before the map is full.
 const RECORDS: u32 = 1 << 17;
 /// Stack offsets of a record's protocol (4 bytes), and of the world's and the node's port (2 bytes each, in network order). An echo request has its
 /// identifier instead of the node's port, and 0 as the world's. The world's address follows, in its mapped form for IPv4.
@@ -39,19 +39,20 @@ pub(super) const NODE_PORT: i16 = SENT_KEY + 6;
 /// Length of a record's key in bytes.
 const KEY: usize = 24;
 
-/// The bits of a fragment's offset, in host order: in IPv4 (RFC 791 §3.1), and in the fragment header of IPv6 (RFC 8200 §4.5).
+/// Masks of the 16 bits, in host order, that have a fragment's offset: in the IPv4 header (RFC 791 §3.1), and in the fragment header of IPv6 (RFC 8200
+/// §4.5).
 pub(super) const OFFSET_V4: i32 = 0x1fff;
 pub(super) const OFFSET_V6: i32 = 0xfff8;
-/// Bytes of the fragment header of IPv6, and the offset of the transport header behind one.
+/// The length in bytes of the fragment header of IPv6, and the byte of the packet at which the transport header begins behind one.
 pub(super) const FRAGMENT: i32 = 8;
 pub(super) const TRANSPORT_BEHIND_FRAGMENT: i16 = HEADER + 48;
 
-/// Who sends a packet.
+/// Where a packet comes from that the program sends to another node or to the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
-    /// A worker, which may have begun the connection.
+    /// From a worker. The packet may be the first one of its connection.
     Worker,
-    /// A program, of a connection that a worker has begun.
+    /// From a pod, by a known flow. A worker has sent the first packet of its connection.
     Program,
 }
 
@@ -68,11 +69,11 @@ pub(super) fn records(folder: Option<&Path>) -> io::Result<Map> {
         entries: RECORDS,
         flags: 0,
     };
-    Map::at(&kind, folder.map(|folder| folder.join(kind.name)).as_deref())
+    Map::at(&kind, folder)
 }
 
-/// Records the packet, whose destination is in the key of a next hop, if its source port is one of masqueraded packets. Packets that have no answers of
-/// their own are not recorded: other fragments than the first, and ICMP other than echo requests. Overwrites registers 0 to 5.
+/// Records the packet if its source port is one of masqueraded packets. Its destination is in the key of a next hop. Packets that have no answers of their
+/// own are not recorded: fragments after the first, and ICMP other than echo requests. Overwrites registers 0 to 5.
 pub(super) fn remember(program: &mut Assembler<Place>, table: &FlowTable, records: &Map, sender: Sender) {
     const TRANSPORT: i16 = HEADER + 20;
     const TRANSPORT_V6: i16 = HEADER + 40;
@@ -123,7 +124,8 @@ pub(super) fn remember(program: &mut Assembler<Place>, table: &FlowTable, record
     program.place(Remembered);
 }
 
-/// Loads the source port (register 4), the destination port (register 5) and an echo's identifier (register 0) of the header at this offset.
+/// Loads three numbers of the transport header at byte `at` of the packet, in network order: the source port into register 4, the destination port into
+/// register 5, and an echo's identifier into register 0.
 fn load_transport(program: &mut Assembler<Place>, at: i16) {
     program.load(Short, 4, DATA, at);
     program.load(Short, 5, DATA, at + 2);

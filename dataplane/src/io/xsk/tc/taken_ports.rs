@@ -1,5 +1,5 @@
-//! A bit for each port number that virtual addresses or masqueraded packets have, or had: most packets to the node have other ports, and the bits spare them
-//! look-ups.
+//! The taken ports: a bit for each port number that a virtual address or a masqueraded packet has, or had. Most packets to the node have other ports,
+//! and the bits spare them look-ups.
 //!
 //! The bits are never cleared, since connections to a removed Service go on, and so may those from a source port that is free again.
 
@@ -20,50 +20,44 @@ use super::world::{V4, V6};
 use super::{TcDatapath, world};
 use crate::SourcePorts;
 
-/// Sets the bit of a port number.
+/// Marks a port as taken.
 pub(super) fn set(table: &FlowTable, port: u16) {
-    let mut bits = [0_u8; 4];
-    bits[usize::from(port / 8 % 4)] = 1 << (port % 8);
-    table.half_cell(cells::TAKEN_PORTS + i32::from(port / 32) * 4).fetch_or(u32::from_ne_bytes(bits), Ordering::SeqCst);
+    let word = cells::TAKEN_PORTS + i32::from(port / 32) * 4;
+    table.half_cell(word).fetch_or(1 << (port % 32), Ordering::SeqCst);
 }
 
-/// Register 1 becomes the address of the byte with the bit of the port in register 4, in host order, and register 3 the bit's number.
+/// Finds the bit of the port that register 4 has in host order. Register 1 becomes the address of the bit's word of 4 bytes, and register 3 the bit's
+/// number in this word: 0, the lowest bit, to 31. Overwrites register 2.
 fn find_bit(program: &mut Assembler<Place>, table: &FlowTable) {
     program.push([Instruction::copy(2, 4), Instruction::copy(3, 4)]);
     // The verifier does not know the bounds of a swapped number.
-    program.apply(And, 2, 0xffff);
-    program.apply(ShiftRight, 2, 3);
-    program.push(Instruction::value(1, &table.cells, cells::TAKEN_PORTS));
-    program.apply_register(Add, 1, 2);
-    program.apply(And, 3, 7);
-}
-
-/// Jumps to `otherwise` unless the bit of the port in register 4, in host order, is set. Overwrites registers 1 to 3.
-pub(super) fn has(program: &mut Assembler<Place>, table: &FlowTable, otherwise: Place) {
-    find_bit(program, table);
-    program.load(Byte, 2, 1, 0);
-    program.apply_register(ShiftRight, 2, 3);
-    program.apply(And, 2, 1);
-    program.jump_if(2, Equal, 0, otherwise);
-}
-
-/// Sets the bit of the port in register 4, in host order. Overwrites registers 1 to 3.
-pub(super) fn take(program: &mut Assembler<Place>, table: &FlowTable) {
-    // Atomic operations have at least 4 bytes: the number within those of the byte's word, which is little-endian on all supported machines.
-    program.push([Instruction::copy(2, 4), Instruction::copy(3, 4)]);
     program.apply(And, 2, 0xffff);
     program.apply(ShiftRight, 2, 5);
     program.apply(ShiftLeft, 2, 2);
     program.push(Instruction::value(1, &table.cells, cells::TAKEN_PORTS));
     program.apply_register(Add, 1, 2);
     program.apply(And, 3, 31);
+}
+
+/// Jumps to `otherwise` unless the port that register 4 has in host order is taken. Overwrites registers 1 to 3.
+pub(super) fn has(program: &mut Assembler<Place>, table: &FlowTable, otherwise: Place) {
+    find_bit(program, table);
+    program.load(Word, 2, 1, 0);
+    program.apply_register(ShiftRight, 2, 3);
+    program.apply(And, 2, 1);
+    program.jump_if(2, Equal, 0, otherwise);
+}
+
+/// Marks the port that register 4 has in host order as taken. Overwrites registers 1 to 3.
+pub(super) fn take(program: &mut Assembler<Place>, table: &FlowTable) {
+    find_bit(program, table);
     program.push([Instruction::set(2, 1)]);
     program.apply_register(ShiftLeft, 2, 3);
     program.or_atomic(1, 2, 0);
 }
 
-/// Jumps to `otherwise` unless the port in register 4, in host order, is a source port of masqueraded packets. The labels are those of the second range,
-/// of the third one, and of ports in a range. Overwrites registers 1 and 2.
+/// Jumps to `otherwise` unless the port that register 4 has in host order is in a range of source ports of masqueraded packets. Places the other three
+/// labels: `second` and `third` where the steps compare these ranges, `inside` at their end. Overwrites registers 1 and 2.
 pub(super) fn is_source(
     program: &mut Assembler<Place>,
     table: &FlowTable,
@@ -84,8 +78,8 @@ pub(super) fn is_source(
     program.place(inside);
 }
 
-/// Jumps to `Pass` with TCP and UDP packets to this node that have no taken port, the first steps of the program at a link: most of the node's own packets
-/// end here. Goes on with all others. Loads the ends of the linear part. Overwrites registers 1 to 5.
+/// Jumps to `Pass` with TCP and UDP packets to this node whose destination port is not taken and not the tunnel's: most of the node's own packets. Goes
+/// on with all other packets. Loads the ends of the linear part. Overwrites registers 1 to 5. These are the first steps of the program at a link.
 pub(super) fn spare(program: &mut Assembler<Place>, table: &FlowTable) {
     const FRAGMENT_V4: i32 = 0x3fff_u16.to_be() as i32;
     load_ends(program);
@@ -120,8 +114,8 @@ pub(super) fn spare(program: &mut Assembler<Place>, table: &FlowTable) {
 }
 
 impl TcDatapath {
-    /// Stores the addresses of this node to which the world answers, `sources`, of which the first of each family counts, and the source ports of
-    /// masqueraded packets. `None` if packets are not masqueraded. The programs take answers to masqueraded packets of these families only.
+    /// Tells the programs to which addresses of this node the world answers, the first one of each family in `sources`, and the source ports of
+    /// masqueraded packets. `ports` is `None` if packets are not masqueraded. The programs take answers to masqueraded packets of these families only.
     pub fn take_answers(&self, sources: &[IpAddr], ports: Option<&SourcePorts>) {
         let v4 = sources
             .iter()

@@ -19,8 +19,8 @@
 
 use super::super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6, TYPE_V4, TYPE_V6, need};
 use super::super::flow_place::Place::{
-    self, Described, End, FindHop, FromSource, FromVip, HasHeader, HasProtocol, Indirect, OverLink, ToNodes, ToNodesV6,
-    ToWorld, ToWorldNow, Transport, Tunneled,
+    self, Described, End, FindHop, FromVip, HasHeader, HasProtocol, Indirect, OverLink, ToNodes, ToNodesV6, ToWorld,
+    ToWorldNow, Transport, Tunneled,
 };
 use super::super::flow_stack::{AT, CONTEXT, DATA, FRAME, STACK};
 use super::super::flow_table::FlowTable;
@@ -91,8 +91,7 @@ pub(super) fn send(
     program.load(Word, 1, AT, hop::LINK);
     program.jump(OverLink);
     program.place(FromVip);
-    world::is_from_vip(program, hops, Indirect, FromSource);
-    program.place(FromSource);
+    world::find_source(program, hops, Indirect);
     follow_source(program);
     program.place(ToWorldNow);
     program.load(Word, 1, AT, hop::INTERFACE);
@@ -106,11 +105,15 @@ pub(super) fn send(
     program.jump(End);
 }
 
-/// Replaces the next hop in [`AT`] by the one in register 0 if that is the link of this source. Jumps to `Indirect` if the packet does not fit there,
-/// and to `ToWorldNow` if register 0 is 0 or has another next hop.
+/// Replaces the next hop in [`AT`] by that of the packet's source, if the source is an address of this node with a link of its own. Register 0 has the
+/// address of the entry of the source's next hop, or is 0. Jumps to `Indirect` if the source is a pod's or one for Services, or if the packet does not fit
+/// its link, and to `ToWorldNow` with all other sources. Overwrites registers 1 and 2.
 fn follow_source(program: &mut Assembler<Place>) {
     program.jump_if(0, Equal, 0, ToWorldNow);
     program.load(Word, 1, 0, hop::KIND);
+    for own in [kind::OWN, kind::NODE] {
+        program.jump_if(1, Equal, own.cast_signed(), Indirect);
+    }
     program.jump_if(1, Differs, kind::SOURCE.cast_signed(), ToWorldNow);
     program.load(Word, 1, STACK, FRAME);
     program.load(Word, 2, 0, hop::LONGEST);
@@ -141,7 +144,7 @@ fn load_destination(program: &mut Assembler<Place>) {
     store_v6(program, HEADER + 24);
 }
 
-/// Jumps to `Indirect` unless the IP packet's protocol is TCP or UDP. Needs an IPv4 header in the linear part.
+/// Jumps to `Indirect` unless the IP packet's protocol is TCP or UDP. Needs the first 20 bytes of the IP header in the linear part.
 fn check_protocol(program: &mut Assembler<Place>) {
     program.load(Byte, 3, DATA, HEADER + 9);
     program.load(Short, 2, DATA, 12);

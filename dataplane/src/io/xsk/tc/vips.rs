@@ -26,19 +26,21 @@ use super::{TcDatapath, sent, taken_ports};
 use crate::Vip;
 use crate::io::xsk::small_size;
 
-/// Maximum number of virtual addresses. A node port, 2,768 of which are usual, has one for each of the node's addresses.
+/// Maximum number of virtual addresses: room for all 2,768 node ports of the default range at 23 addresses of the node.
 const VIPS: u32 = 1 << 16;
 
-/// A key of the map: the protocol's number (4 bytes in host order), 2 zeros, the port in network order, and the address, in its mapped form for IPv4.
+/// A key of the map: the protocol's number (4 bytes in host order), 2 zeros, the port in network order (2 bytes), and the address (16 bytes), of IPv4 in
+/// its mapped form.
 type Key = [u8; 24];
 
-/// Stack offset of the address in the key.
+/// Stack offset in bytes of the address in the key.
 pub(super) const ADDRESS: i16 = VIP_KEY + 8;
 
 /// The map of virtual addresses, and the process's copy of its keys.
 #[derive(Debug)]
 pub(super) struct Vips {
     pub(super) map: Map,
+    /// The map's keys.
     known: Mutex<BTreeSet<Key>>,
 }
 
@@ -56,16 +58,16 @@ impl Vips {
             entries: VIPS,
             flags: NO_PREALLOC,
         };
-        let map = Map::at(&kind, folder.map(|folder| folder.join(kind.name)).as_deref())?;
+        let map = Map::at(&kind, folder)?;
         let mut known = BTreeSet::new();
         map.for_each(|key, _| known.extend(key.first_chunk().copied()))?;
         Ok(Self { map, known: Mutex::new(known) })
     }
 
-    /// Replaces the virtual addresses.
+    /// Replaces the virtual addresses. Removes obsolete ones first.
     ///
     /// # Errors
-    /// The kernel's error, for example if the map is full. Obsolete addresses are removed first, and the programs take packets to a part of the new ones.
+    /// The kernel's error, for example if the map is full. The method stops at the first one, and a part of the new addresses is missing.
     pub(super) fn replace(&self, table: &FlowTable, wanted: impl IntoIterator<Item = Vip>) -> io::Result<()> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted: BTreeSet<Key> =
@@ -85,6 +87,7 @@ impl Vips {
     }
 }
 
+/// Returns the key of a virtual address.
 fn key_of(vip: Vip) -> Key {
     let mut key = [0; size_of::<Key>()];
     key[..4].copy_from_slice(&u32::from(vip.protocol).to_ne_bytes());
@@ -93,8 +96,8 @@ fn key_of(vip: Vip) -> Key {
     key
 }
 
-/// Jumps to `found` if the key of a record ([`sent`]) has protocol and port of a virtual address, whose address is at [`ADDRESS`], else to `otherwise`.
-/// Register 4 has the port in host order. Overwrites registers 0 to 5.
+/// Jumps to `found` if there is a virtual address with the protocol and the node's port of the key of a record ([`sent`]) and the address at [`ADDRESS`],
+/// else to `otherwise`. Register 4 has the node's port in host order. Completes the key of the virtual address. Overwrites registers 0 to 5.
 pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable, vips: &Map, [found, otherwise]: [Place; 2]) {
     taken_ports::has(program, table, otherwise);
     program.load(Word, 2, STACK, sent::PROTOCOL);
@@ -109,10 +112,10 @@ pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable, vips: &Map
 }
 
 impl TcDatapath {
-    /// Takes the packets to these virtual addresses at the links and at the tunnel, and no longer those to others.
+    /// Makes the programs at links and at the tunnel take the packets to these virtual addresses, and no longer those to others.
     ///
     /// # Errors
-    /// If there are more than 65,536, or the kernel refuses. The programs then take packets to a part of them.
+    /// If there are more than 65,536 addresses, or the kernel refuses. The programs then take packets to a part of them.
     pub fn take_vips(&self, vips: impl IntoIterator<Item = Vip>) -> io::Result<()> {
         self.vips.replace(&self.table, vips)
     }

@@ -34,7 +34,9 @@ const IN_MAPPED: i16 = 12;
 
 /// What differs between the versions of IP. Offsets are in bytes from the start of the header.
 pub(super) struct Ip {
+    /// The offset of the source address.
     pub(super) source: i16,
+    /// The offset of the destination address.
     pub(super) destination: i16,
     /// The offset of the protocol, or of the next header.
     pub(super) protocol: i16,
@@ -51,13 +53,13 @@ pub(super) const V4: Ip =
 pub(super) const V6: Ip =
     Ip { source: 8, destination: 24, protocol: 6, len: 40, address_len: 16, icmp: libc::IPPROTO_ICMPV6 };
 
-/// Returns the instructions after which a register has the address of the cell `WORLD_PORTS`.
+/// Returns the instructions that load the address of the cell `WORLD_PORTS` into a register.
 pub(super) fn own_cell(register: u8, table: &FlowTable) -> [Instruction; 2] {
     Instruction::value(register, &table.cells, cells::WORLD_PORTS)
 }
 
-/// Jumps to `otherwise` unless the address at this stack offset, in its mapped form for IPv4, is one to which the world answers. Register 1 has the
-/// address of the cell `WORLD_PORTS`. Overwrites registers 2 to 4.
+/// Jumps to `otherwise` unless the address of 16 bytes at the stack offset `at` is one of this node's to which the world answers. An IPv4 address is in
+/// its mapped form. Register 1 has the address of the cell `WORLD_PORTS`. Overwrites registers 2 to 4.
 pub(super) fn is_own(program: &mut Assembler<Place>, at: i16, otherwise: Place) {
     // An unset address is all zeros, which no packet has.
     let compare = |program: &mut Assembler<Place>, own: i16, differs: Place| {
@@ -74,8 +76,8 @@ pub(super) fn is_own(program: &mut Assembler<Place>, at: i16, otherwise: Place) 
     program.place(Own);
 }
 
-/// Jumps to `otherwise` unless the destination in the key is one of this node's to which the world answers. Register 1 becomes the address of the
-/// cell `WORLD_PORTS`. Overwrites registers 2 and 3. The labels are for these steps alone.
+/// Jumps to `otherwise` unless the destination in the flow's key is an address of this node to which the world answers. Places the labels `is_v6` and
+/// `is_own`. Register 1 becomes the address of the cell `WORLD_PORTS`. Overwrites registers 2 and 3.
 pub(super) fn is_to_node(
     program: &mut Assembler<Place>,
     table: &FlowTable,
@@ -99,8 +101,8 @@ pub(super) fn is_to_node(
     program.place(is_own);
 }
 
-/// Jumps to `otherwise` unless the packet's destination is the address of this family to which the world answers. Register 1 has the address of the cell
-/// `WORLD_PORTS`. Needs the IP header in the linear part. Overwrites registers 3 and 4.
+/// Jumps to `otherwise` unless the packet's destination is this node's address of the IP version to which the world answers. Register 1 has the address
+/// of the cell `WORLD_PORTS`. Needs the IP header in the linear part. Overwrites registers 3 and 4.
 pub(super) fn is_packet_to_node(program: &mut Assembler<Place>, ip: &Ip, otherwise: Place) {
     let own = if ip.address_len == V4.address_len { OWN_V4 + IN_MAPPED } else { OWN_V6 };
     for word in (0..ip.address_len).step_by(4) {
@@ -130,9 +132,9 @@ pub(super) fn is_from_node(program: &mut Assembler<Place>, table: &FlowTable, ot
     program.place(Masqueraded);
 }
 
-/// Jumps to `otherwise` if the packet's source is an address of this node's pods, or a source address for Services, else to `vip`. Register 0 becomes
-/// the next hop of the source, or 0. Needs an IPv4 header in the linear part. Overwrites registers 1 to 5.
-pub(super) fn is_from_vip(program: &mut Assembler<Place>, hops: &Map, otherwise: Place, vip: Place) {
+/// Looks up the next hop of the packet's source. Register 0 becomes the address of the hop's entry, or 0 without one. Jumps to `otherwise` if the IP
+/// header is not in the linear part, which has at least 20 bytes of it. Overwrites registers 1 to 5.
+pub(super) fn find_source(program: &mut Assembler<Place>, hops: &Map, otherwise: Place) {
     program.load(Short, 3, DATA, 12);
     program.jump_if(3, Equal, TYPE_V6, FindFromV6);
     store_v4(program, HEADER + V4.source);
@@ -142,11 +144,11 @@ pub(super) fn is_from_vip(program: &mut Assembler<Place>, hops: &Map, otherwise:
     store_v6(program, HEADER + V6.source);
     program.place(FindFrom);
     hop_key::find(program, hops);
-    is_no_pods(program, otherwise, vip);
 }
 
-/// Checks the source of a packet at a link, whose next hop is in register 0, which may be 0. Jumps to `on_link` if it is another node's on this link, to
-/// `from_world` if no node of the cluster has it, and else to `Pass`: such a packet has the address of a pod that cannot have sent it.
+/// Checks the source of a packet at a link. Register 0 has the address of its next hop's entry, or is 0 without one. Jumps to `on_link` if the source is
+/// another node's on this link, to `from_world` if no node of the cluster has it, and else to `Pass`: the address is that of a pod that cannot have sent
+/// the packet. Overwrites registers 1 and 2.
 pub(super) fn check_source(program: &mut Assembler<Place>, [on_link, from_world]: [Place; 2]) {
     program.jump_if(0, Equal, 0, from_world);
     program.load(Word, 1, 0, hop::KIND);
@@ -154,19 +156,14 @@ pub(super) fn check_source(program: &mut Assembler<Place>, [on_link, from_world]
         program.jump_if(1, Equal, kind.cast_signed(), Place::Pass);
     }
     program.jump_if(1, Differs, kind::LINK.cast_signed(), from_world);
-    program.load(Word, 1, 0, hop::INTERFACE);
-    program.load(Word, 2, CONTEXT, context::IFINDEX);
-    program.jump_if_register(1, Differs, 2, Place::Pass);
+    is_on_link(program);
     program.jump(on_link);
 }
 
-/// Jumps to `otherwise` if the next hop in register 0, which may be 0, is that of this node's pods or of a source address for Services, else to `vip`.
-/// Overwrites register 1.
-pub(super) fn is_no_pods(program: &mut Assembler<Place>, otherwise: Place, vip: Place) {
-    program.jump_if(0, Equal, 0, vip);
-    program.load(Word, 1, 0, hop::KIND);
-    for own in [kind::OWN, kind::NODE] {
-        program.jump_if(1, Equal, own.cast_signed(), otherwise);
-    }
-    program.jump(vip);
+/// Jumps to `Pass` unless the next hop, whose entry's address register 0 has, is over the link at which the packet has arrived. Overwrites registers 1
+/// and 2.
+pub(super) fn is_on_link(program: &mut Assembler<Place>) {
+    program.load(Word, 1, 0, hop::INTERFACE);
+    program.load(Word, 2, CONTEXT, context::IFINDEX);
+    program.jump_if_register(1, Differs, 2, Place::Pass);
 }

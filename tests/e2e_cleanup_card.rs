@@ -10,9 +10,9 @@ use crate::e2e_remote_nodes::Cluster;
 use crate::e2e_services::{Endpoint, ask, serve_name, service};
 use crate::lab::lasting::{PATIENCE, answers};
 use crate::lab::netns::{Netns, eventually_within, run};
-use crate::lab::{Lab, veth};
+use crate::lab::{Lab, has_tcx, veth};
 use crate::require;
-use bulkhead_dataplane::io::in_namespace;
+use bulkhead_dataplane::io::{in_namespace, tc_programs};
 
 const NODE_PORT: u16 = 30_001;
 /// Addresses of the world, which the router has, of IPv4 and IPv6.
@@ -42,9 +42,16 @@ impl Drop for Mounts {
     }
 }
 
+/// Returns the names of the programs at tc hooks of a node's interface. `tc` does not list those of links.
+fn programs(node: &Netns, device: &str) -> Vec<String> {
+    let index = node.shell(&format!("cat /sys/class/net/{device}/ifindex")).trim().parse().unwrap();
+    let programs = in_namespace(&Path::new("/run/netns").join(node.name()), || tc_programs(index)).unwrap();
+    programs.unwrap().into_iter().map(|program| program.name).collect()
+}
+
 /// Everything that the vswitch could change in a node's kernel, as text.
 fn snapshot(node: &Netns) -> String {
-    node.shell(
+    let text = node.shell(
         "show() { echo \"== $*\"; \"$@\" 2>&1; }
         show tc qdisc show
         for device in $(ls /sys/class/net); do
@@ -62,7 +69,9 @@ fn snapshot(node: &Netns) -> String {
         show ip addr
         # Counters of connections and of routes are none of the settings.
         grep -r . /proc/sys/net 2>/dev/null | grep -v nf_conntrack_count | sort",
-    )
+    );
+    let devices = node.shell("ls /sys/class/net");
+    devices.lines().fold(text, |text, device| format!("{text}\n{device} has programs {:?}", programs(node, device)))
 }
 
 /// The lines that only one of the texts has, with `-` before those of `before` and `+` before those of `after`.
@@ -126,6 +135,10 @@ fn cleanup_leaves_nodes_as_they_were_and_connections_of_the_nodes_themselves_nev
         cluster.router.ip(&format!("addr add {address}/{length} dev lo"));
     }
     cluster.labs.iter().enumerate().for_each(|(at, lab)| administer(lab, at));
+    // Without links, the vswitch makes a queueing discipline at the card, and at the third node it finds one.
+    for at in [0, 2] {
+        cluster.labs[at].more_config.push_str("tcx: false\n");
+    }
     let endpoints = cluster.labs.each_ref().map(|lab| {
         let endpoint = Endpoint::of(&lab.pods[0], 8080);
         Endpoint { node: lab.node_name(), ..endpoint }
@@ -205,11 +218,12 @@ fn cleanup_leaves_no_trace_at_a_card_that_is_no_longer_used() {
     eventually_within(10, "the other card is up", is_up);
     let before = snapshot(&lab.node);
     lab.start("");
+    let is_filter = lab.node.exec("tc filter show dev card ingress").contains("bulkhead_nodes");
+    assert!(is_filter != has_tcx(), "a link at the card costs less than a filter");
     let reaches = |lab: &Lab| ask(&lab.get("web").netns, "172.18.0.100", 8080).is_some();
     eventually_within(10, "the pod reaches the world", || reaches(&lab));
     move_addresses(&lab.node, node, "card", "more");
-    let has_program =
-        |device: &str| lab.node.exec(&format!("tc filter show dev {device} ingress")).contains("bulkhead");
+    let has_program = |device: &str| programs(&lab.node, device).iter().any(|name| name == "bulkhead_nodes");
     eventually_within(10, "the programs follow", || has_program("more") && !has_program("card"));
     eventually_within(10, "the pod reaches the world over the other card", || reaches(&lab));
     lab.stop();

@@ -15,8 +15,8 @@ use crate::support::{Net, SMALL, pool, run, two_ports};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
     Away, CachedFlow, FirstNumbers, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowStart, Frame, FramePool,
-    Initiator, KernelFlows, LinkInfo, Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, XskPort,
-    remove_tc_datapath, tc_programs,
+    Initiator, KernelFlows, LinkInfo, NodeHop, Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, XskPort,
+    remove_node_programs, remove_tc_datapath, tc_programs,
 };
 use bulkhead_dataplane::{Affinity, Flow, PortId, PortKind};
 
@@ -366,4 +366,49 @@ fn what_a_process_with_another_layout_has_left_is_detached_by_the_next_one_and_b
     bpf.age();
     assert!(net.inside("sw", || remove_tc_datapath(&trunk(), Some(&bpf.0))).unwrap());
     assert_eq!((attached(&net), bpf.folders()), (0, Vec::new()));
+}
+
+#[test]
+fn links_at_cards_outlive_the_process_and_are_adopted_or_detached_by_the_next_one() {
+    let Some(net) = Net::new(2, 1500) else { return };
+    let bpf = BpfFileSystem::mount("bulkhead-cards");
+    let [first, second] = ["va", "vb"].map(|name| net.inside("sw", || LinkInfo::read(name).unwrap().index));
+    let attached = |net: &Net, card: u32| net.inside("sw", || tc_programs(card).unwrap());
+    let links = |net: &Net| {
+        [first, second].map(|card| attached(net, card).iter().filter_map(|at| at.link).collect::<Vec<u32>>())
+    };
+    let lead = |lab: &Lab, card: u32| {
+        let world = NodeHop::World { interface: card, masqueraded: card, mtu: 1500 };
+        let others = [("0.0.0.0/0".parse().unwrap(), world)].into();
+        let datapath = &lab.datapath;
+        lab.net.inside("sw", || datapath.lead_to_nodes(&[], &[], &others, None)).unwrap();
+    };
+    let leave = |lab: Lab| {
+        lab.datapath.stay();
+        lab.end()
+    };
+    let start = |net: Net| Lab::on(net, 1, Some(bpf.0.clone()));
+    let lab = start(net);
+    lead(&lab, first);
+    let left = links(&lab.net);
+    assert_eq!(left.each_ref().map(Vec::len), [1, 0], "a link alone");
+    assert_eq!(attached(&lab.net, first).len(), 1, "and no filter");
+    let lab = start(leave(lab));
+    lead(&lab, first);
+    assert_eq!(links(&lab.net), left, "the same link");
+    let lab = start(leave(lab));
+    lead(&lab, second);
+    assert_eq!(links(&lab.net).map(|links| links.len()), [0, 1], "nobody wants the first one's");
+    let net = leave(lab);
+    bpf.age();
+    let lab = start(net);
+    assert!(attached(&lab.net, second).is_empty(), "another layout's flows are not forwarded");
+    lead(&lab, second);
+    let net = leave(lab);
+    assert_eq!(net.inside("sw", || remove_node_programs(Some(&bpf.0))).unwrap(), 1);
+    assert!(attached(&net, second).is_empty());
+    let lab = start(net);
+    lead(&lab, second);
+    let net = lab.end();
+    assert!(attached(&net, second).is_empty(), "an orderly end leaves nothing");
 }

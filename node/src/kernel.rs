@@ -32,7 +32,7 @@ impl Kernel {
     pub(super) fn new(config: &Config, affinity: &Affinity, captures: bool) -> anyhow::Result<Self> {
         if config.attach == Attach::Xdp {
             // A previous process's programs would go on with its flows.
-            let removed = remove_node_programs();
+            let removed = remove_node_programs(config.pins.path());
             removed
                 .map_err(|error| log::warn(&format!("cannot remove programs at links to other nodes: {error}")))
                 .unwrap_or_default();

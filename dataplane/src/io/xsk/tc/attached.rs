@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::filter::{self, Filter};
-use super::pins::Pins;
+use super::pins::{AttachPoint, Pins};
 use super::{Programs, TcDatapath, name_of};
 use crate::io::xsk::bpf::{self, Hook};
 
@@ -40,7 +40,9 @@ impl Attached {
     /// Adopts a previous process's attachment at the hook and installs this process's program. `None` if there is none.
     pub(super) fn take_over(datapath: &TcDatapath, hook: Hook, interface: u32) -> Option<Self> {
         let (program, name) = datapath.programs.of(hook);
-        if let Some(link) = datapath.pins.as_ref().and_then(|pins| pins.take(hook, interface, program)) {
+        if let Some(link) =
+            datapath.pins.as_ref().and_then(|pins| pins.take(AttachPoint::Port(hook, interface), program))
+        {
             // The previous process may have died while replacing the filter by the link.
             filter::remove_left(hook, interface, name, &[], Filter::detach_alone);
             return Some(Self::Link(link));
@@ -61,8 +63,9 @@ impl Attached {
         program: BorrowedFd<'_>,
         interface: u32,
     ) -> io::Result<Self> {
-        let left = Pins::take_trunk(pins, interface, program).map(Ok);
-        let link = left.or_else(|| wants_link.then(|| Pins::attach_trunk(pins, program, interface)));
+        let point = AttachPoint::Trunk(interface);
+        let left = pins.and_then(|pins| pins.take(point, program)).map(Ok);
+        let link = left.or_else(|| wants_link.then(|| Pins::attach(pins, point, program)));
         match link {
             Some(Ok(link)) => {
                 filter::remove_left(Hook::TcIngress, interface, super::DELIVER, &[], Filter::detach);
@@ -72,6 +75,43 @@ impl Attached {
             Some(Err(error)) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
             _ => Filter::attach(Hook::TcIngress, program, super::DELIVER, interface).map(Self::Filter),
         }
+    }
+
+    /// Attaches the program to tc ingress of an interface over which packets of other nodes or of the world arrive: by adopting a previous process's
+    /// link, else by a new link if links are wanted and supported, else as a filter. A link costs each packet less than a filter. Removes a previous
+    /// process's filter.
+    ///
+    /// # Errors
+    /// The filter's error if links are unavailable too.
+    pub(super) fn to_nodes(
+        datapath: &TcDatapath,
+        program: BorrowedFd<'_>,
+        name: &str,
+        interface: u32,
+    ) -> io::Result<Self> {
+        let (pins, point) = (datapath.pins.as_ref(), AttachPoint::Nodes(interface));
+        let left = pins.and_then(|pins| pins.take(point, program));
+        let attach = || Pins::attach(pins, point, program).ok();
+        if let Some(link) = left.or_else(|| datapath.has_links().then(attach).flatten()) {
+            filter::remove_left_behind(interface, name, Filter::detach_alone);
+            return Ok(Self::Link(link));
+        }
+        Self::behind(datapath, program, name, interface)
+    }
+
+    /// Attaches the program to tc ingress of an interface as a filter behind another one of the vswitch's.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn behind(
+        datapath: &TcDatapath,
+        program: BorrowedFd<'_>,
+        name: &str,
+        interface: u32,
+    ) -> io::Result<Self> {
+        let mut filter = Filter::attach_behind(Hook::TcIngress, program, name, interface)?;
+        datapath.qdiscs.claim(&mut filter);
+        Ok(Self::Filter(filter))
     }
 
     /// Attaches the filter again if another program has removed it from the interface in the calling thread's network namespace. Returns
@@ -122,14 +162,12 @@ impl Attached {
         }
     }
 
-    /// Whether the program is attached to the interface with this index in the calling thread's network namespace.
-    pub(super) fn is_here_as(&self, hook: Hook, interface: u32) -> bool {
-        self.interface() == Some(interface)
-            && match self {
-                Self::Filter(_) => true,
-                Self::Link(link) => bpf::link_id(link.as_fd())
-                    .is_ok_and(|own| bpf::at_hook(hook, interface).is_ok_and(|at| at.links.contains(&own))),
-            }
+    /// Whether the program is attached here, in the calling thread's network namespace. A filter is compared by its interface's index alone.
+    pub(super) fn is_at(&self, point: AttachPoint) -> bool {
+        match self {
+            Self::Filter(filter) => filter.interface() == Some(point.interface()),
+            Self::Link(link) => point.has(link.as_fd()),
+        }
     }
 
     /// Detaches the program. Does nothing if the interface is gone.
@@ -137,6 +175,14 @@ impl Attached {
         match self {
             Self::Filter(filter) => filter.detach(),
             Self::Link(link) => drop(bpf::detach(link.as_fd())),
+        }
+    }
+
+    /// Detaches the program from an interface that stays in use. Leaves a filter's queueing discipline ([`Filter::detach_alone`]).
+    pub(super) fn detach_alone(&self) {
+        match self {
+            Self::Filter(filter) => filter.detach_alone(),
+            Self::Link(_) => self.detach(),
         }
     }
 }
@@ -154,7 +200,8 @@ fn link(datapath: &TcDatapath, hook: Hook, interface: u32) -> io::Result<Option<
     if !datapath.has_links() {
         return Ok(None);
     }
-    let link = Pins::attach(datapath.pins.as_ref(), hook, datapath.programs.of(hook).0, interface)?;
+    let point = AttachPoint::Port(hook, interface);
+    let link = Pins::attach(datapath.pins.as_ref(), point, datapath.programs.of(hook).0)?;
     Ok(Some(Attached::Link(link)))
 }
 

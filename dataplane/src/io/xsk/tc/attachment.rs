@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::attached::Attached;
 use super::filter::Filter;
+use super::pins::AttachPoint;
 use super::{TcDatapath, how};
 use crate::PortKind;
 use crate::io::FlowSlot;
@@ -136,7 +137,7 @@ impl TcAttachment {
     /// Whether the interface has this index in the calling thread's namespace. Also compares the attached links, since a moved interface
     /// may have the same index in another namespace.
     pub fn is_here_as(&self, index: u32) -> bool {
-        self.ingress.is_here_as(Hook::TcIngress, index)
+        self.ingress.is_at(AttachPoint::Port(Hook::TcIngress, index))
     }
 
     /// Attaches filters again that another program has removed. Must be called in the interface's network namespace, and only for the same
@@ -204,7 +205,9 @@ impl Drop for TcAttachment {
         let interface = self.index().or(self.open_as);
         self.close();
         if let Some((pins, interface)) = self.datapath.pins.as_ref().zip(interface) {
-            pins.forget(interface);
+            for hook in [Hook::TcIngress, Hook::TcEgress] {
+                pins.forget(AttachPoint::Port(hook, interface));
+            }
         }
         // Detaching the last filter also removes the queueing discipline.
         [self.guard.as_ref(), Some(&self.ingress)].into_iter().flatten().for_each(Attached::detach);

@@ -93,7 +93,7 @@ use crate::io::{FlowChange, FlowSlot};
 use heartbeat::Heartbeat;
 use next_hops::NextHops;
 use paths::Paths;
-use pins::Pins;
+use pins::{AttachPoint, Pins};
 use port_slots::PortSlots;
 use qdiscs::Qdiscs;
 use trunk::Trunk;
@@ -181,7 +181,7 @@ impl TcDatapath {
         let deliver = load(name, Hook::TcIngress, DELIVER, &deliver::to_ports(&table, [&hops.map, &sent]))?;
         if hops.is_empty() {
             // Programs of a process with other maps would go on with its flows.
-            remove_node_programs().map_err(failed("remove programs at links to other nodes"))?;
+            remove_node_programs(config.pins.as_deref()).map_err(failed("remove programs at links to other nodes"))?;
         }
         let vips = Vips::new(folder).map_err(failed("make the map of virtual addresses"))?;
         let qdiscs = Qdiscs::new(folder).map_err(failed("make the map of queueing disciplines"))?;
@@ -239,7 +239,9 @@ impl TcDatapath {
             // Removing a key of this map does not fail.
             let _ = self.ports.close(interface);
             if let Some(pins) = &self.pins {
-                pins.detach(interface);
+                for hook in [Hook::TcIngress, Hook::TcEgress] {
+                    pins.detach(AttachPoint::Port(hook, interface));
+                }
             }
             self.table.give_slot(slot);
         }
@@ -344,7 +346,7 @@ impl TcDatapath {
 impl Drop for TcDatapath {
     fn drop(&mut self) {
         if !self.stays() {
-            self.paths.detach();
+            self.paths.detach(self.pins.as_ref());
             self.qdiscs.remove();
         }
     }

@@ -11,11 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ipnet::IpNet;
 
 use super::TcDatapath;
+use super::attached::Attached;
 use super::entrance::{Entrance, Maps};
 use super::filter::{self, Filter};
 use super::from_nodes;
 use super::next_hops::{NextHops, NodeHop, TunnelEnd};
-use super::qdiscs::Qdiscs;
+use super::pins::{AttachPoint, Pins};
 use crate::io::FlowSlot;
 use crate::io::xsk::bpf::Hook;
 use crate::io::xsk::error::XskError;
@@ -38,8 +39,8 @@ pub(super) struct Paths {
 #[derive(Debug)]
 struct State {
     hops: NextHops,
-    /// The filters of this process, by interface index. `None` until those of a previous process have been removed where they are not wanted.
-    filters: Option<BTreeMap<u32, Filter>>,
+    /// This process's programs, by interface index. `None` until those of a previous process have been removed where they are not wanted.
+    attached: Option<BTreeMap<u32, Attached>>,
 }
 
 impl Paths {
@@ -57,48 +58,49 @@ impl Paths {
         let load =
             |entrance| super::load(name, Hook::TcIngress, NAME, &from_nodes::instructions(table, &maps, entrance));
         let (at_links, at_tunnel) = (load(Entrance::Link)?, load(Entrance::Tunnel)?);
-        Ok(Self { at_links, at_tunnel, state: Mutex::new(State { hops, filters: None }) })
+        Ok(Self { at_links, at_tunnel, state: Mutex::new(State { hops, attached: None }) })
     }
 
     /// Replaces the next hops and the interfaces with a program: the links of the hops, and the tunnel's. Attaches programs again that others have
-    /// removed. `qdiscs` records the queueing disciplines for them.
+    /// removed.
     ///
     /// # Errors
     /// The first refusal of the kernel. Packets over an interface whose program could not be attached pass the node's kernel in both
     /// directions.
     pub(super) fn replace(
         &self,
-        qdiscs: &Qdiscs,
+        datapath: &TcDatapath,
         own: &[IpNet],
         node: &[IpAddr],
         others: &BTreeMap<IpNet, NodeHop>,
         tunnel: Option<u32>,
     ) -> io::Result<()> {
         let mut state = self.lock();
-        let State { hops, filters } = &mut *state;
+        let State { hops, attached } = &mut *state;
         let mut wanted: BTreeSet<u32> =
             others.values().flat_map(|hop| [hop.interface(), hop.arrival(), hop.masqueraded()]).flatten().collect();
         wanted.extend(tunnel);
-        let filters = match filters {
-            Some(filters) => filters,
+        let pins = datapath.pins.as_ref();
+        let attached = match attached {
+            Some(attached) => attached,
             None => {
+                if let Some(pins) = pins {
+                    pins.retain_nodes(&wanted);
+                }
                 let unwanted = |link: &u32| !wanted.contains(link);
                 for link in links()?.iter().map(|link| link.index).filter(unwanted) {
                     filter::remove_left_behind(link, NAME, Filter::detach_alone);
                 }
-                filters.insert(BTreeMap::new())
+                attached.insert(BTreeMap::new())
             }
         };
-        filters.retain(|_, filter| filter.interface().is_some());
+        let gone = |&link: &u32, program: &mut Attached| !program.is_at(AttachPoint::Nodes(link));
+        attached.extract_if(.., gone).for_each(|(link, program)| detach(pins, link, &program, Attached::detach_alone));
         let mut failed = None;
         for &link in &wanted {
-            if let Entry::Vacant(free) = filters.entry(link) {
-                let program = if Some(link) == tunnel { &self.at_tunnel } else { &self.at_links };
-                match Filter::attach_behind(Hook::TcIngress, program.as_fd(), NAME, link) {
-                    Ok(mut filter) => {
-                        qdiscs.claim(&mut filter);
-                        free.insert(filter);
-                    }
+            if let Entry::Vacant(free) = attached.entry(link) {
+                match self.attach(datapath, link, tunnel) {
+                    Ok(program) => drop(free.insert(program)),
                     Err(error) => failed = failed.or(Some(error)),
                 }
             }
@@ -106,19 +108,33 @@ impl Paths {
         // Packets must not leave past the kernel if it gets the answers.
         let mut served = others.clone();
         let is_served = |hop: &NodeHop| {
-            hop.interface().is_some_and(|link| filters.contains_key(&link))
-                && hop.masqueraded().is_none_or(|link| filters.contains_key(&link))
+            hop.interface().is_some_and(|link| attached.contains_key(&link))
+                && hop.masqueraded().is_none_or(|link| attached.contains_key(&link))
         };
         served.values_mut().filter(|hop| !is_served(hop)).for_each(|hop| *hop = NodeHop::Kernel);
         let replaced = hops.replace(own, node, &served);
-        let unwanted = |link: &u32, _: &mut Filter| !wanted.contains(link);
-        filters.extract_if(.., unwanted).for_each(|(_, filter)| filter.detach_alone());
+        let unwanted = |link: &u32, _: &mut Attached| !wanted.contains(link);
+        attached
+            .extract_if(.., unwanted)
+            .for_each(|(link, program)| detach(pins, link, &program, Attached::detach_alone));
         replaced.and(failed.map_or(Ok(()), Err))
     }
 
-    /// Detaches the programs.
-    pub(super) fn detach(&self) {
-        self.lock().filters.iter().flat_map(BTreeMap::values).for_each(Filter::detach);
+    /// Attaches the program to a link, or to the tunnel behind its guard, which is a filter.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn attach(&self, datapath: &TcDatapath, link: u32, tunnel: Option<u32>) -> io::Result<Attached> {
+        match Some(link) == tunnel {
+            true => Attached::behind(datapath, self.at_tunnel.as_fd(), NAME, link),
+            false => Attached::to_nodes(datapath, self.at_links.as_fd(), NAME, link),
+        }
+    }
+
+    /// Detaches the programs, and removes the pins of their links.
+    pub(super) fn detach(&self, pins: Option<&Pins>) {
+        let state = self.lock();
+        state.attached.iter().flatten().for_each(|(&link, program)| detach(pins, link, program, Attached::detach));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -155,11 +171,19 @@ impl TcDatapath {
     ) -> io::Result<()> {
         let port = tunnel.map_or(0, |end| end.port);
         self.table.half_cell(cells::TUNNEL_PORT).store(port.into(), Ordering::SeqCst);
-        self.paths.replace(&self.qdiscs, own, node, others, tunnel.map(|end| end.interface))
+        self.paths.replace(self, own, node, others, tunnel.map(|end| end.interface))
     }
 }
 
-/// Removes the programs of previous processes from all interfaces of the calling thread's network namespace, by `detach`. Returns their number.
+/// Detaches a program from a link by `how`, and removes the pin of its link.
+fn detach(pins: Option<&Pins>, link: u32, program: &Attached, how: impl Fn(&Attached)) {
+    how(program);
+    if let Some(pins) = pins {
+        pins.forget(AttachPoint::Nodes(link));
+    }
+}
+
+/// Removes the filters of previous processes from all interfaces of the calling thread's network namespace, by `detach`. Returns their number.
 ///
 /// # Errors
 /// If the interfaces cannot be listed.

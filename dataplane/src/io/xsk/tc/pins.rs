@@ -3,6 +3,7 @@
 //! ```text
 //!   PATH/vLAYOUT-NAMESPACE/   bulkhead_flows, bulkhead_cells, ...   maps
 //!                             in-INDEX, guard-INDEX                 links at the tc hooks of the interface with this index
+//!                             nodes-INDEX                           link at tc ingress of a link to other nodes or to the world
 //!                             out                                   link at the trunk's first end
 //! ```
 //!
@@ -28,6 +29,62 @@ const LAYOUT: u32 = 8;
 #[derive(Debug)]
 pub(super) struct Pins {
     folder: PathBuf,
+}
+
+/// A hook to which the vswitch attaches a program by a link. The numbers are indexes of interfaces.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AttachPoint {
+    /// A hook of a port's interface.
+    Port(Hook, u32),
+    /// tc ingress of an interface over which packets of other nodes or of the world arrive.
+    Nodes(u32),
+    /// tc ingress of the trunk's first end.
+    Trunk(u32),
+}
+
+/// The start of the names of pinned links of [`AttachPoint::Nodes`].
+const NODES: &str = "nodes-";
+
+impl AttachPoint {
+    /// Returns the name of the pinned link.
+    fn name(self) -> String {
+        match self {
+            Self::Port(Hook::TcEgress, interface) => format!("guard-{interface}"),
+            Self::Port(_, interface) => format!("in-{interface}"),
+            Self::Nodes(interface) => format!("{NODES}{interface}"),
+            Self::Trunk(_) => "out".to_owned(),
+        }
+    }
+
+    const fn hook(self) -> Hook {
+        match self {
+            Self::Port(hook, _) => hook,
+            Self::Nodes(_) | Self::Trunk(_) => Hook::TcIngress,
+        }
+    }
+
+    pub(super) const fn interface(self) -> u32 {
+        match self {
+            Self::Port(_, interface) | Self::Nodes(interface) | Self::Trunk(interface) => interface,
+        }
+    }
+
+    /// Returns the flags of attaching. At ports, the vswitch's program is the first. At a link, whose packets are mostly not the vswitch's, it is the
+    /// last, behind what others have attached by links.
+    const fn flags(self) -> u32 {
+        match self {
+            Self::Port(..) | Self::Trunk(_) => BEFORE,
+            Self::Nodes(_) => 0,
+        }
+    }
+
+    /// Whether the link is attached here, in the calling thread's network namespace. A moved interface has another index or namespace, and the link
+    /// of a removed interface reports index 0.
+    pub(super) fn has(self, link: BorrowedFd<'_>) -> bool {
+        bpf::attached_to(link).is_ok_and(|(index, _)| index == self.interface())
+            && bpf::link_id(link)
+                .is_ok_and(|id| bpf::at_hook(self.hook(), self.interface()).is_ok_and(|at| at.links.contains(&id)))
+    }
 }
 
 impl Pins {
@@ -73,76 +130,77 @@ impl Pins {
         &self.folder
     }
 
-    fn of(&self, hook: Hook, interface: u32) -> PathBuf {
-        let kind = if hook == Hook::TcEgress { "guard" } else { "in" };
-        self.folder.join(format!("{kind}-{interface}"))
-    }
-
-    /// Adopts an interface's pinned link and installs this program. `None` if there is no pin, or the link belongs to another interface.
-    pub(super) fn take(&self, hook: Hook, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {
-        self.take_from(&self.of(hook, interface), hook, interface, program)
-    }
-
-    /// Like [`take`](Self::take), for the trunk.
-    pub(super) fn take_trunk(pins: Option<&Self>, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {
-        pins.and_then(|pins| pins.take_from(&pins.folder.join("out"), Hook::TcIngress, interface, program))
-    }
-
-    fn take_from(&self, path: &Path, hook: Hook, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {
-        let link = bpf::pinned(path).ok()?;
-        // The link of a removed interface reports index 0. The link of a moved interface is not attached here.
-        let is_here = bpf::attached_to(link.as_fd()).is_ok_and(|(index, _)| index == interface)
-            && bpf::link_id(link.as_fd())
-                .is_ok_and(|id| bpf::at_hook(hook, interface).is_ok_and(|at| at.links.contains(&id)));
-        if is_here && bpf::replace(link.as_fd(), program).is_ok() {
+    /// Adopts a pinned link and installs this program. `None` if there is no pin, or the link is no longer attached here.
+    pub(super) fn take(&self, point: AttachPoint, program: BorrowedFd<'_>) -> Option<OwnedFd> {
+        let link = bpf::pinned(&self.of(point)).ok()?;
+        if point.has(link.as_fd()) && bpf::replace(link.as_fd(), program).is_ok() {
             return Some(link);
         }
-        let _ = bpf::detach(link.as_fd());
-        let _ = fs::remove_file(path);
+        self.detach(point);
         None
     }
 
-    /// Attaches a program to an interface and pins the link if `pins` is `Some`.
-    pub(super) fn attach(
-        pins: Option<&Self>,
-        hook: Hook,
-        program: BorrowedFd<'_>,
-        interface: u32,
-    ) -> io::Result<OwnedFd> {
-        Self::attach_at(pins.map(|pins| pins.of(hook, interface)), hook, program, interface)
-    }
-
-    /// Like [`attach`](Self::attach), for the trunk.
-    pub(super) fn attach_trunk(pins: Option<&Self>, program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
-        Self::attach_at(pins.map(|pins| pins.folder.join("out")), Hook::TcIngress, program, interface)
-    }
-
-    fn attach_at(path: Option<PathBuf>, hook: Hook, program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
-        let link = bpf::attach(hook, program, interface, BEFORE)?;
-        if let Some(path) = path {
+    /// Attaches a program by a link, and pins that if `pins` is `Some`.
+    ///
+    /// # Errors
+    /// If the kernel refuses. `EINVAL` before Linux 6.6, which has no such links.
+    pub(super) fn attach(pins: Option<&Self>, point: AttachPoint, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let link = bpf::attach(point.hook(), program, point.interface(), point.flags())?;
+        if let Some(pins) = pins {
             // A pin of a previous interface with the same index.
-            let _ = fs::remove_file(&path);
-            bpf::pin(link.as_fd(), &path)?;
+            pins.forget(point);
+            bpf::pin(link.as_fd(), &pins.of(point))?;
         }
         Ok(link)
     }
 
-    /// Removes the pins of an interface's links.
-    pub(super) fn forget(&self, interface: u32) {
-        for hook in [Hook::TcIngress, Hook::TcEgress] {
-            let _ = fs::remove_file(self.of(hook, interface));
-        }
+    /// Removes the pin of a link.
+    pub(super) fn forget(&self, point: AttachPoint) {
+        let _ = fs::remove_file(self.of(point));
     }
 
-    /// Detaches the links of an interface that no port uses, and removes their pins.
-    pub(super) fn detach(&self, interface: u32) {
-        for hook in [Hook::TcIngress, Hook::TcEgress] {
-            if let Ok(link) = bpf::pinned(&self.of(hook, interface)) {
-                let _ = bpf::detach(link.as_fd());
-            }
+    /// Detaches a pinned link, and removes its pin. Does nothing without one.
+    pub(super) fn detach(&self, point: AttachPoint) {
+        if let Ok(link) = bpf::pinned(&self.of(point)) {
+            let _ = bpf::detach(link.as_fd());
         }
-        self.forget(interface);
+        self.forget(point);
     }
+
+    /// Detaches the pinned links of [`AttachPoint::Nodes`] except those of the interfaces with these indexes, and removes their pins.
+    pub(super) fn retain_nodes(&self, wanted: &BTreeSet<u32>) {
+        let wanted: BTreeSet<String> = wanted.iter().map(|&interface| AttachPoint::Nodes(interface).name()).collect();
+        remove_nodes(&self.folder, &wanted);
+    }
+
+    /// Detaches all links of [`AttachPoint::Nodes`] that vswitches have pinned below `path` for the calling thread's network namespace, in any layout,
+    /// and removes their pins. Returns the number of links.
+    pub(super) fn remove_nodes(path: &Path) -> usize {
+        let folders = folders(path).unwrap_or_default();
+        folders.iter().map(|folder| remove_nodes(folder, &BTreeSet::new())).sum()
+    }
+
+    fn of(&self, point: AttachPoint) -> PathBuf {
+        self.folder.join(point.name())
+    }
+}
+
+/// Detaches the links of [`AttachPoint::Nodes`] that are pinned in a folder, except those with a name in `wanted`, and removes their pins. Returns the
+/// number of links. 0 if the folder cannot be read.
+fn remove_nodes(folder: &Path, wanted: &BTreeSet<String>) -> usize {
+    let is_unwanted = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(NODES) && !wanted.contains(name))
+    };
+    let paths = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let detach = |path: &PathBuf| {
+        if let Ok(link) = bpf::pinned(path) {
+            // Fails only if the interface is gone.
+            let _ = bpf::detach(link.as_fd());
+        }
+        let _ = fs::remove_file(path);
+    };
+    paths.filter(is_unwanted).inspect(detach).count()
 }
 
 /// Whether another version of the program pinned maps below `path` for the calling thread's network namespace, in a layout that this one

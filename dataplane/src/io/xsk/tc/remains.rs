@@ -30,12 +30,14 @@ pub fn remove_tc_datapath(trunk: &[String; 2], pins: Option<&Path>) -> Result<bo
 }
 
 /// Removes the programs of previous processes at the links and the tunnel that lead to other nodes, in the calling thread's network namespace.
-/// The node's kernel then gets the packets. Leaves the queueing disciplines, as the interfaces stay in use. Returns the number of programs.
+/// `pins` is the folder below which these have pinned links. The node's kernel then gets the packets. Leaves the queueing disciplines, as the interfaces
+/// stay in use. Returns the number of programs.
 ///
 /// # Errors
 /// If the interfaces cannot be listed.
-pub fn remove_node_programs() -> io::Result<usize> {
-    paths::remove_left(Filter::detach_alone)
+pub fn remove_node_programs(pins: Option<&Path>) -> io::Result<usize> {
+    let links = pins.map_or(0, Pins::remove_nodes);
+    paths::remove_left(Filter::detach_alone).map(|filters| links + filters)
 }
 
 /// Removes filters of previous processes from all interfaces of the calling thread's network namespace by `detach`, except those with program ids in

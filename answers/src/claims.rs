@@ -12,6 +12,7 @@ mod judge;
 mod junit;
 mod report;
 mod sarif;
+mod service;
 #[cfg(test)]
 pub mod tests;
 
@@ -50,12 +51,16 @@ pub fn run(args: &Test) -> anyhow::Result<ExitCode> {
             claims.push(claim);
         }
     }
-    let pipeline = run::load(&Input::open(&state)?, Some(&args.planned))?;
+    let input = Input::open(&state)?;
+    let (pipeline, services) = match claims.iter().any(|claim| claim.to.names_service()) {
+        true => run::load_with_services(&input, Some(&args.planned), true)?,
+        false => (run::load(&input, Some(&args.planned))?, Vec::new()),
+    };
     let mirror = pipeline.mirror().context("a pipeline without tables has a mirror")?;
     let reachability = Reachability::of(&pipeline, mirror);
     progress::step_of("judging claims", claims.len() as u64, Unit::Count);
     let judge = |claim| {
-        let outcome = judge::judge(claim, pipeline.cache(), &reachability);
+        let outcome = judge::judge(claim, pipeline.cache(), &reachability, &services);
         progress::advance(1);
         outcome
     };

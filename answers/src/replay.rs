@@ -22,6 +22,7 @@ use bulkhead_dataplane::io::{CaptureError, CaptureReader, CaptureWriter, Capture
 use bulkhead_dataplane::{
     Counters, Outcome, PortId, SessionConfig, SessionState, Snapshot, Verdict, Worker, WorkerConfig,
 };
+use encoding_rs_io::DecodeReaderBytes;
 use flate2::read::MultiGzDecoder;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -115,11 +116,11 @@ fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<
     }
 }
 
-/// Opens a capture or flow log, also one that is compressed by gzip, and begins a progress step that ends with the file. `-` is standard
-/// input.
+/// Opens a capture or flow log, also one that is compressed by gzip, and a log in UTF-16 with a byte order mark. Begins a progress step that ends with the
+/// file. `-` is standard input.
 ///
 /// # Errors
-/// If the file is a device, cannot be opened, or is UTF-16, which is neither a capture nor a flow log. `what` names it in the message.
+/// If the file is a device or cannot be opened. `what` names it in the message.
 pub(crate) fn open(path: &Path, what: &str) -> anyhow::Result<BufReader<Box<dyn Read>>> {
     let name = path.display().to_string();
     let source: Box<dyn Read> = if name == "-" {
@@ -138,9 +139,8 @@ pub(crate) fn open(path: &Path, what: &str) -> anyhow::Result<BufReader<Box<dyn 
     let start = reader.fill_buf().with_context(|| format!("cannot read the {what} {name}"))?;
     let unpacked: Box<dyn Read> = match start {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(reader)),
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
-            bail!("the {what} {name} is UTF-16\n  help: convert it to UTF-8")
-        }
+        // UTF-16, as PowerShell writes a program's output.
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Box::new(DecodeReaderBytes::new(reader)),
         _ => Box::new(reader),
     };
     Ok(BufReader::with_capacity(FILE_BUFFER, unpacked))

@@ -73,10 +73,12 @@ fn claims_settings_and_flows_are_read_in_the_encodings_of_states() {
     let [plain, packed, wide] =
         [("log", flow.as_bytes().to_vec()), ("log.gz", gzipped(flow)), ("log.16", utf_16(flow))]
             .map(|(name, bytes)| scratch(&format!("files-{name}"), &bytes));
-    let (plain, packed) = (replay(&plain), replay(&packed));
-    assert_eq!((plain.stdout.is_empty(), &plain.stdout, plain.status), (false, &packed.stdout, packed.status));
-    let told = String::from_utf8(replay(&wide).stderr).unwrap();
-    assert!(told.contains("is UTF-16\n  help: convert it to UTF-8"), "{told}");
+    let plain = replay(&plain);
+    assert!(!plain.stdout.is_empty());
+    for other in [packed, wide] {
+        let told = replay(&other);
+        assert_eq!((&plain.stdout, plain.status), (&told.stdout, told.status), "{other}");
+    }
 }
 
 #[cfg(target_os = "linux")]

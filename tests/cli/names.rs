@@ -127,13 +127,56 @@ fn a_service_is_no_client_and_policies_select_pods_only() {
         let told = stderr(args, 2);
         assert!(told.contains(service), "{told}");
     }
-    let claims = "claims:\n- name: closed\n  never: {from: shop/web, to: \"svc/shop/db\"}\n";
+    let claims = "claims:\n- name: closed\n  never: {from: svc/shop/db, to: shop/web}\n";
     let told = stderr(&["test", "--state", &path, &scratch("names-service-claims.yaml", claims)], 2);
-    assert!(told.contains(&format!("names-service-claims.yaml:3: claims[0].never.to: {service}")), "{told}");
+    assert!(told.contains(&format!("names-service-claims.yaml:3: claims[0].never.from: {service}")), "{told}");
     let ask = ["resolve", "--state", &path, "--node", "n1", "--from", "shop/web", "--to"];
     for to in ["deploy/shop/web", "node/n1", "shop/db"] {
         let told = stderr(&[&ask[..], &[to]].concat(), 2);
         assert!(told.contains(&format!("`{to}` is neither a Service")), "{told}");
+    }
+}
+
+#[test]
+fn a_claim_about_a_service_is_judged_at_its_endpoints_and_their_ports() {
+    // The database's pod serves at two ports, and the cart's one; policy closes the database to all but the web shop.
+    let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: db, namespace: shop}\n\
+                   spec: {clusterIP: 10.96.0.1, ports: [{name: sql, port: 80, targetPort: 5432}, {name: stats, port: 81, targetPort: 9090}]}\n\
+                   ---\napiVersion: v1\nkind: Service\nmetadata: {name: idle, namespace: shop}\nspec: {clusterIP: 10.96.0.2, ports: [{port: 80}]}\n\
+                   ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+                   metadata: {name: db-1, namespace: shop, labels: {kubernetes.io/service-name: db}}\n\
+                   ports: [{name: sql, port: 5432}]\nendpoints: [{addresses: [10.0.0.5], conditions: {ready: false}}]\n\
+                   ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+                   metadata: {name: db-2, namespace: shop, labels: {kubernetes.io/service-name: db}}\n\
+                   ports: [{name: stats, port: 9090}]\nendpoints: [{addresses: [10.0.0.6]}]\n";
+    let path = scratch("names-service-state.yaml", format!("{}{service}", shop()).as_bytes());
+    let judge = |claim: &str| {
+        let claims = scratch("names-service-judged.yaml", &format!("claims:\n- name: one\n  {claim}\n"));
+        let output = bulkhead(&["test", "--state", &path, &claims, "-o", "json"]);
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{claim}: {}", String::from_utf8_lossy(&output.stderr)));
+        report["claims"][0].clone()
+    };
+    for (claim, result) in [
+        ("never: {from: shop/cart, to: 'service/shop/db:sql'}", "pass"),
+        ("never: {from: shop/cart, to: 'svc/shop/db', ports: [80]}", "pass"),
+        ("always: {from: deploy/shop/web, to: service/shop/db}", "pass"),
+        ("only: {from: deploy/shop/web, to: 'service/shop/db:80/TCP'}", "pass"),
+        ("only: {from: deploy/shop/web, to: service/shop/db}", "fail"),
+        ("never: {from: outside, to: 'service/shop/db:81'}", "fail"),
+        ("never: {from: shop/cart, to: ['service/shop/db:sql', shop/web]}", "fail"),
+    ] {
+        assert_eq!(judge(claim)["result"], result, "{claim}");
+    }
+    let witness = &judge("never: {from: outside, to: service/shop/db}")["witness"];
+    assert_eq!((&witness["to"], &witness["port"]), (&"shop/cart".into(), &9090.into()), "{witness}");
+    for (to, reason) in [
+        ("service/shop/idel", "`to` selects nobody: did you mean shop/idle?"),
+        ("'service/shop/db:5432'", "Service shop/db has none of these ports, but sql (80/TCP), stats (81/TCP)"),
+        ("service/shop/idle", "Service shop/idle has no endpoints in the state"),
+    ] {
+        let told = judge(&format!("never: {{from: outside, to: {to}}}"));
+        assert!(told["result"] == "vacuous" && told["reason"].as_str().unwrap().contains(reason), "{told}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use bulkhead_control::object::{ServiceName, Transport};
+use bulkhead_control::object::{ServiceName, ServicePort, Transport};
 
 use super::EndName;
 use super::ends::is_word_for_service;
@@ -88,6 +88,18 @@ impl FromStr for ServicePortWord {
             transport.ok_or_else(|| format!("unknown protocol `{name}`; write TCP, UDP or SCTP"))
         };
         Ok(Self::Number(number, protocol.map(transport).transpose()?))
+    }
+}
+
+impl ServicePortWord {
+    /// Whether the word means this port of a Service.
+    pub fn means(&self, port: &ServicePort) -> bool {
+        match self {
+            Self::Name(name) => port.name == *name,
+            Self::Number(number, transport) => {
+                port.port == *number && transport.is_none_or(|transport| transport == port.transport)
+            }
+        }
     }
 }
 

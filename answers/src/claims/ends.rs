@@ -3,13 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use bulkhead_classifier::AddressSet;
+use bulkhead_classifier::{AddressSet, ServiceSet};
 use bulkhead_control::cache::Cache;
-use bulkhead_control::object::{Labels, Pod};
+use bulkhead_control::object::{Labels, Object, Pod};
 use bulkhead_control::reachability::Reachability;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::args::EndName;
+use super::service;
+use crate::args::{EndName, ServiceTarget};
 use crate::named::{self, Named};
 
 /// One end of a claim.
@@ -26,6 +27,8 @@ pub(super) enum Who {
     Named(EndName),
     /// Pods by their properties.
     Pods(PodsOf),
+    /// The endpoints of a Service, only for the end to which connections go.
+    Service(ServiceTarget),
     /// The union of these ends.
     AnyOf(Vec<Self>),
 }
@@ -57,9 +60,38 @@ pub(super) struct Selected {
 }
 
 impl Who {
-    /// Returns the addresses of the end in a state.
+    /// Returns the addresses to which the claim's connections go in a state, each set with the destination ports there. `ports` are those of the claim:
+    /// at a Service its own ports, elsewhere destination ports. `services` are the state's Services and `EndpointSlices`.
+    pub(super) fn targets(
+        &self,
+        cache: &Cache,
+        reachability: &Reachability,
+        services: &[Object],
+        ports: &ServiceSet,
+    ) -> Vec<(ServiceSet, Selected)> {
+        match self {
+            Self::Service(target) => match service::endpoints(target, ports, services) {
+                Ok(found) => found.into_iter().map(|(ports, addresses)| (ports, of(addresses))).collect(),
+                Err(similar) => vec![(ports.clone(), Selected { similar: Some(similar), ..Selected::default() })],
+            },
+            Self::AnyOf(all) if self.names_service() => {
+                all.iter().flat_map(|one| one.targets(cache, reachability, services, ports)).collect()
+            }
+            _ => vec![(ports.clone(), self.select(cache, reachability))],
+        }
+    }
+
+    /// Whether a Service is among the ends.
+    pub(super) fn names_service(&self) -> bool {
+        match self {
+            Self::Service(_) => true,
+            Self::AnyOf(all) => all.iter().any(Self::names_service),
+            _ => false,
+        }
+    }
+
+    /// Returns the addresses of the end in a state. A Service, which is a target only, has none here: see [`targets`](Self::targets).
     pub(super) fn select(&self, cache: &Cache, reachability: &Reachability) -> Selected {
-        let of = |addresses| Selected { addresses, ..Selected::default() };
         match self {
             Self::Anyone => of(everything()),
             Self::Outside => of(reachability.outside().intersect(&everything())),
@@ -82,6 +114,7 @@ impl Who {
                 }
             }
             Self::Pods(pods) => select_pods(cache, reachability, |pod| pods.means(cache, pod)),
+            Self::Service(_) => Selected::default(),
             Self::AnyOf(all) => all.iter().fold(Selected::default(), |mut all, one| {
                 let one = one.select(cache, reachability);
                 all.addresses = all.addresses.union(&one.addresses);
@@ -92,6 +125,11 @@ impl Who {
             }),
         }
     }
+}
+
+/// Returns an end with these addresses.
+fn of(addresses: AddressSet) -> Selected {
+    Selected { addresses, ..Selected::default() }
 }
 
 /// Addresses that no forwarded packet can have: every vswitch drops them regardless of policy (RFC 1812 §5.3.7, RFC 4291 §2.5), so claims

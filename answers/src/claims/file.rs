@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::ends::{PodsOf, Who};
-use crate::args::EndName;
+use crate::args::{EndName, Target};
 
 /// The known fields of a claims file, by the YAML mapping that contains them. To check and correct misspelt fields.
 pub(super) const FIELDS: [(&str, &[&str]); 4] = [
@@ -179,8 +179,8 @@ fn checked(raw: RawClaim, path: &str, file: &Arc<str>, line: usize) -> Checked<C
     }
     let path = format!("{path}.{}", kind.name());
     Ok(Claim {
-        from: who(&statement.from, &format!("{path}.from"))?,
-        to: who(&statement.to, &format!("{path}.to"))?,
+        from: who(&statement.from, &format!("{path}.from"), Side::From)?,
+        to: who(&statement.to, &format!("{path}.to"), Side::To)?,
         ports: ports(statement.ports.as_deref(), &format!("{path}.ports"))?,
         name: raw.name,
         kind,
@@ -189,22 +189,29 @@ fn checked(raw: RawClaim, path: &str, file: &Arc<str>, line: usize) -> Checked<C
     })
 }
 
-const WHO: &str = "write anyone, outside, NAMESPACE/NAME, KIND/NAMESPACE/NAME as in deploy/shop/web, node/NAME, labels with a namespace as in \
-                   app=web -n shop, an address or block, a mapping such as {namespace: shop, labels: {app: web}}, or a list of these";
+/// An end's part in a connection. Only servers may be Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    From,
+    To,
+}
 
-fn who(value: &Value, path: &str) -> Checked<Who> {
+const WHO: &str = "write anyone, outside, NAMESPACE/NAME, KIND/NAMESPACE/NAME as in deploy/shop/web, node/NAME, service/NAMESPACE/NAME for `to`, labels \
+                   with a namespace as in app=web -n shop, an address or block, a mapping such as {namespace: shop, labels: {app: web}}, or a list of these";
+
+fn who(value: &Value, path: &str, side: Side) -> Checked<Who> {
     match value {
-        Value::String(text) => named(text, path),
+        Value::String(text) => named(text, path, side),
         Value::Object(fields) => pods(fields, path),
         Value::Array(list) if !list.is_empty() => {
-            let each = list.iter().enumerate().map(|(at, one)| who(one, &format!("{path}[{at}]")));
+            let each = list.iter().enumerate().map(|(at, one)| who(one, &format!("{path}[{at}]"), side));
             each.collect::<Checked<_>>().map(Who::AnyOf)
         }
         _ => fault(path, "this selects nothing", WHO),
     }
 }
 
-fn named(text: &str, path: &str) -> Checked<Who> {
+fn named(text: &str, path: &str, side: Side) -> Checked<Who> {
     match text {
         "anyone" => return Ok(Who::Anyone),
         "outside" => return Ok(Who::Outside),
@@ -213,12 +220,17 @@ fn named(text: &str, path: &str) -> Checked<Who> {
     if let Some(block) = block(text) {
         return block.map_or_else(|(problem, help)| fault(path, problem, help), |block| Ok(Who::Block(block)));
     }
-    match text.parse() {
+    let parsed = match side {
+        Side::From => text.parse().map(Target::End),
+        Side::To => text.parse(),
+    };
+    match parsed {
+        Ok(Target::Service(target)) => Ok(Who::Service(target)),
         // A pod, and not a workload of its name.
-        Ok(EndName::Pod(name)) if name.to_string() != text => {
+        Ok(Target::End(EndName::Pod(name))) if name.to_string() != text => {
             Ok(Who::Pods(PodsOf { namespaces: vec![name.namespace], pod: Some(name.name), ..PodsOf::default() }))
         }
-        Ok(name) => Ok(Who::Named(name)),
+        Ok(Target::End(name)) => Ok(Who::Named(name)),
         Err(problem) if text.contains('/') => fault(path, problem, WHO),
         Err(_) => fault(path, format!("\"{text}\" is nobody"), WHO),
     }

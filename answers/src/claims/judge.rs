@@ -14,6 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bulkhead_classifier::{AddressSet, ServiceSet};
 use bulkhead_control::cache::Cache;
+use bulkhead_control::object::Object;
 use bulkhead_control::origin::Direction;
 use bulkhead_control::reachability::{ClassId, Holder, Protocol, Reachability, Verdict};
 
@@ -43,21 +44,41 @@ pub(super) struct Witness {
 /// A class of addresses that no rule distinguishes, and the ranges of its addresses that belong to an end of the claim.
 type Part = (ClassId, Vec<(IpAddr, IpAddr)>);
 
-/// Verifies a claim against a state, for all addresses and ports.
-pub(super) fn judge(claim: &Claim, cache: &Cache, reachability: &Reachability) -> Outcome {
-    let (from, to) = (claim.from.select(cache, reachability), claim.to.select(cache, reachability));
-    for (end, selected) in [("from", &from), ("to", &to)] {
-        if selected.addresses.is_empty() {
-            return Outcome::Vacuous(nobody(end, selected));
+/// Verifies a claim against a state, for all addresses and ports. `services` are the state's Services and `EndpointSlices`.
+pub(super) fn judge(claim: &Claim, cache: &Cache, reachability: &Reachability, services: &[Object]) -> Outcome {
+    let from = claim.from.select(cache, reachability);
+    if from.addresses.is_empty() {
+        return Outcome::Vacuous(nobody("from", &from));
+    }
+    let (mut vacuous, mut holds) = (None, false);
+    for (ports, to) in claim.to.targets(cache, reachability, services, &claim.ports) {
+        match judge_target(claim.kind, &from, &to, &ports, reachability) {
+            Outcome::Holds => holds = true,
+            Outcome::Vacuous(reason) => vacuous = vacuous.or(Some(reason)),
+            fails @ Outcome::Fails(_) => return fails,
         }
     }
-    let sources = match claim.kind {
+    vacuous.filter(|_| !holds).map_or(Outcome::Holds, Outcome::Vacuous)
+}
+
+/// Verifies a claim for the connections to these destination ports.
+fn judge_target(
+    kind: Kind,
+    from: &Selected,
+    to: &Selected,
+    ports: &ServiceSet,
+    reachability: &Reachability,
+) -> Outcome {
+    if to.addresses.is_empty() {
+        return Outcome::Vacuous(nobody("to", to));
+    }
+    let sources = match kind {
         Kind::Only => everything().subtract(&from.addresses),
         Kind::Never | Kind::Always => from.addresses.clone(),
     };
     let (sources, targets) = (parts(&sources, reachability), parts(&to.addresses, reachability));
     let mut asked =
-        Asked { reachability, claim, clipped: vec![None; reachability.sides().len()], known: HashMap::new() };
+        Asked { reachability, kind, ports, clipped: vec![None; reachability.sides().len()], known: HashMap::new() };
     let mut is_about_something = false;
     for source in &sources {
         for target in &targets {
@@ -141,7 +162,9 @@ fn within((first, last): (IpAddr, IpAddr)) -> Box<dyn Iterator<Item = IpAddr>> {
 /// Evaluates a claim against a state, and caches results.
 struct Asked<'a> {
     reachability: &'a Reachability,
-    claim: &'a Claim,
+    kind: Kind,
+    /// The destination ports of the claim's connections.
+    ports: &'a ServiceSet,
     /// Caches, by number of a side, the ports of the claim that this side allows. `None` if not computed yet.
     clipped: Vec<Option<ServiceSet>>,
     /// Caches, by the numbers of the two sides, whether the pair violates the claim.
@@ -157,17 +180,17 @@ impl Asked<'_> {
             return known;
         }
         let passing = self.clip(egress).intersect(&self.clip(ingress));
-        let is_violated = match self.claim.kind {
+        let is_violated = match self.kind {
             Kind::Never | Kind::Only => !passing.is_empty(),
-            Kind::Always => passing != self.claim.ports,
+            Kind::Always => passing != *self.ports,
         };
         self.known.insert((egress, ingress), is_violated);
         is_violated
     }
 
     fn clip(&mut self, side: u32) -> ServiceSet {
-        let (reachability, claim) = (self.reachability, self.claim);
-        let clip = || reachability.sides()[side as usize].allowed().intersect(&claim.ports);
+        let (reachability, ports) = (self.reachability, self.ports);
+        let clip = || reachability.sides()[side as usize].allowed().intersect(ports);
         self.clipped[side as usize].get_or_insert_with(clip).clone()
     }
 
@@ -198,9 +221,9 @@ impl Asked<'_> {
     fn witness(&self, from: IpAddr, to: IpAddr) -> Witness {
         let (source, target) = (self.reachability.class_at(from), self.reachability.class_at(to));
         let verdicts = self.reachability.verdicts(source, target, false);
-        let is_wrong = |verdict: &Verdict| verdict.allowed() != (self.claim.kind == Kind::Always);
+        let is_wrong = |verdict: &Verdict| verdict.allowed() != (self.kind == Kind::Always);
         let found = Protocol::ALL.into_iter().find_map(|protocol| {
-            let wanted = self.claim.ports.ports_of(protocol.number());
+            let wanted = self.ports.ports_of(protocol.number());
             let mut wrong = verdicts.of_protocol(protocol).iter().filter(|verdict| is_wrong(verdict));
             wrong.find_map(|verdict| {
                 let overlap = |&(first, last): &(u16, u16)| {

@@ -231,7 +231,7 @@ fn a_claim_comes_to_what_trying_every_connection_comes_to_and_its_witness_is_one
             };
             let line = format!("{}: {{from: {from_word}, to: {to_word}{word}}}", kind.name());
             let claim = file::parse(&"claims".into(), &format!("claims:\n- name: c\n  {line}\n")).unwrap().remove(0);
-            let (told, witness) = match judge(&claim, sets.cache(), &reachability) {
+            let (told, witness) = match judge(&claim, sets.cache(), &reachability, &[]) {
                 Outcome::Holds => ("pass", None),
                 Outcome::Vacuous(_) => ("vacuous", None),
                 Outcome::Fails(witness) => ("fail", Some(witness)),

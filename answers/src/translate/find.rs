@@ -55,13 +55,7 @@ impl Services {
         if !asked.is_empty() {
             return Err(told_twice(&target.name, word));
         }
-        let is_meant = |port: &&ServicePort| match word {
-            ServicePortWord::Name(name) => port.name == *name,
-            ServicePortWord::Number(number, transport) => {
-                port.port == *number && transport.is_none_or(|transport| transport == port.transport)
-            }
-        };
-        let found: Vec<ServicePort> = service.ports.iter().filter(is_meant).cloned().collect();
+        let found: Vec<ServicePort> = service.ports.iter().filter(|port| word.means(port)).cloned().collect();
         if found.is_empty() { Err(missing(word.to_string())) } else { Ok(found) }
     }
 

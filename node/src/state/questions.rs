@@ -40,8 +40,8 @@ impl LiveState {
         EndFacts { node: if pod.is_none() { node().map(|node| node.name.clone()) } else { None }, pod }
     }
 
-    /// Returns the parts of the selector that select no pod, node or address, as the user wrote them; all parts if only together they select
-    /// none.
+    /// Returns the parts of the selector that select no pod, node or address, as the user wrote them and with the nearest name: `--pod shop/wep (did you
+    /// mean shop/web?)`. Returns all parts if only together they select none.
     pub(crate) fn selecting_nobody(&self, selector: &Selector) -> Vec<String> {
         let cache = self.pipeline.cache();
         let is_node = |name| KnownEnd { node: Some(name), ..KnownEnd::default() };
@@ -51,8 +51,11 @@ impl LiveState {
                 || cache.nodes().keys().any(|name| selector.selects_known(is_node(name)))
                 || !self.addresses_selected(selector).is_empty()
         };
-        let alone = selector.parts().filter(|(_, part)| !selects(part)).map(|(text, _)| text);
-        let alone: Vec<String> = alone.collect();
+        let told = |(text, part): (String, Selector)| match part.similar(cache) {
+            Some(similar) => format!("{text} ({similar})"),
+            None => text,
+        };
+        let alone: Vec<String> = selector.parts().filter(|(_, part)| !selects(part)).map(told).collect();
         match alone.is_empty() && !selects(selector) {
             true => vec![selector.parts().map(|(text, _)| text).collect::<Vec<_>>().join(" ")],
             false => alone,

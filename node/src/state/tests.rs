@@ -324,7 +324,14 @@ fn a_node_is_selected_by_its_name_with_all_its_addresses_and_by_an_address_only_
         assert_eq!(selected, expected.into_iter().map(address).collect(), "{text}");
         assert_eq!(state.selecting_nobody(&selector(text)), Vec::<String>::new(), "{text}");
     }
-    assert_eq!(state.selecting_nobody(&selector("node/node-4")), ["--pod node/node-4"]);
+    for (text, expected) in [
+        ("node/node-4", "--pod node/node-4 (did you mean node-1?)"),
+        ("node/other", "--pod node/other"),
+        ("y/a", "--pod y/a (did you mean x/a?)"),
+        ("x/elsewhere", "--pod x/elsewhere"),
+    ] {
+        assert_eq!(state.selecting_nobody(&selector(text)), [expected]);
+    }
     assert_eq!(state.end_at(address("192.0.2.2")).node.as_deref(), Some("node-2"));
     assert!(state.end_at(address("10.1.0.5")).node.is_none() && state.end_at(address("8.8.8.8")).node.is_none());
 }

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use bulkhead_answers::args::EndName;
 use bulkhead_answers::named::{self, KnownEnd};
 use bulkhead_answers::output;
-use bulkhead_control::object::Pod;
+use bulkhead_control::cache::Cache;
+use bulkhead_control::object::{Pod, PodName};
+use bulkhead_control::source::nearest_word;
 use bulkhead_observe::admin::Failure;
 
 /// A selector for pods, nodes and addresses. A list without entries selects all; in others, one matching entry is enough.
@@ -120,6 +122,26 @@ impl Selector {
             (format!("--label {text}"), Self { labels: vec![labels.clone()], ..Self::default() })
         });
         pods.chain(namespaces).chain(labels)
+    }
+
+    /// Suggests a name for the first value of `--pod`, or else of `--namespace`: `did you mean shop/web?`. `None` if nothing in the state is similar.
+    pub(crate) fn similar(&self, cache: &Cache) -> Option<String> {
+        let pod = self.pods.first().and_then(|word| {
+            let name = match word {
+                PodWord::Prefix(text) => {
+                    text.split_once('/').map(|(space, name)| EndName::Pod(PodName::new(space, name)))?
+                }
+                PodWord::Name(name, _) => name.clone(),
+            };
+            named::find(cache, &name).err()?.similar
+        });
+        let namespace = || {
+            let near = nearest_word(self.namespaces.first()?, cache.namespaces().keys().map(|name| &**name))?;
+            Some(format!("did you mean {}?", output::printable(near)))
+        };
+        // What else the state has is too long beside other values.
+        let similar = pod.or_else(namespace).filter(|similar| similar.starts_with("did you mean"))?;
+        similar.split_inclusive('?').next().map(str::to_owned)
     }
 
     pub(crate) fn selects(&self, pod: &Pod) -> bool {

@@ -69,8 +69,8 @@ pub struct Watching {
     pub ports: Vec<WatchedPort>,
     /// Number of verdicts that the vswitch remembers from before the request.
     pub remembered: usize,
-    /// The filters of the request that select no pod or node of the state, as the user wrote them: `--pod shop/wep`. Empty in answers of earlier
-    /// versions.
+    /// The filters of the request that select no pod or node of the state, as the user wrote them, and a similar name if there is one:
+    /// `--pod shop/wep (did you mean shop/web?)`. Empty in answers of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nobody: Vec<String>,
 }

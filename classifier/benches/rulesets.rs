@@ -2,14 +2,14 @@
 //! ClassBench sets of the folder that `BULKHEAD_RULESETS` names, or of `shared/rulesets` beside the checkout, and adds lists that the sets
 //! have no example of. A line a list: the best of several builds in milliseconds, the best of several passes in nanoseconds per key at
 //! burst 1 and 32, bytes, and what the list was compiled to. The best, because passes are shorter than what other work on the machine takes
-//! the core for.
+//! the core for. Sets of at most 10,000 rules are measured a second time with their addresses in an IPv6 network.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program for people")]
 #![expect(clippy::cast_precision_loss, reason = "figures are shown with a few digits")]
 
 use std::hint::black_box;
 use std::io::Read;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ fn follow(name: &str, rules: &[Rule]) {
     for pod in 0..32u32 {
         let changed = rules[rules.len() - 1].dst.clone();
         let Addresses::Set(set) = &changed else { return };
-        let more = [std::net::IpAddr::from(Ipv4Addr::from(0x0a80_0000 + 2 * pod))].into_iter().collect();
+        let more = [IpAddr::from(Ipv4Addr::from(0x0a80_0000 + 2 * pod))].into_iter().collect();
         let set = Addresses::from(set.union(&more));
         rules.iter_mut().filter(|rule| rule.dst == changed).for_each(|rule| rule.dst = set.clone());
         let start = Instant::now();
@@ -85,6 +85,32 @@ fn follow(name: &str, rules: &[Rule]) {
         (all, worst) = (all + start.elapsed(), worst.max(start.elapsed()));
     }
     println!("{name:24} follows {} rules in {:?} a change, {worst:?} at most", rules.len(), all / 32);
+}
+
+/// Returns a list and keys with each IPv4 address as the last 32 bits of an IPv6 address in one network. A rule for all IPv4 addresses becomes one for
+/// all IPv6 addresses.
+fn in_ipv6(rules: &[Rule], keys: &[Key]) -> (Vec<Rule>, Vec<Key>) {
+    let network = u128::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0));
+    let wide = |address: u32| IpAddr::from(Ipv6Addr::from(network | u128::from(address)));
+    let addresses = |addresses: &Addresses| match addresses.members() {
+        None => Addresses::Any,
+        Some(set) => {
+            let ranges = set.v4_intervals().iter().map(|&range| match range {
+                (0, u32::MAX) => (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::from(u128::MAX).into()),
+                (first, last) => (wide(first), wide(last)),
+            });
+            Addresses::from(AddressSet::of_ranges(ranges))
+        }
+    };
+    let rules = rules.iter().map(|rule| Rule { src: addresses(&rule.src), dst: addresses(&rule.dst), ..rule.clone() });
+    let address = |address: IpAddr| match address {
+        IpAddr::V4(v4) => wide(v4.into()),
+        IpAddr::V6(_) => address,
+    };
+    let keys = keys
+        .iter()
+        .map(|key| Key::new(address(key.src()), address(key.dst()), key.protocol(), key.src_port(), key.dst_port()));
+    (rules.collect(), keys.collect())
 }
 
 fn prefix(bits: u32, length: u8) -> Addresses {
@@ -115,7 +141,7 @@ fn groups(groups: u32, members: u32) -> (Vec<Rule>, Vec<Key>) {
     let mut rules = Vec::new();
     for group in 0..groups {
         let set: AddressSet =
-            (0..members).map(|at| std::net::IpAddr::from(Ipv4Addr::from(pod(group * members / 3 + at)))).collect();
+            (0..members).map(|at| IpAddr::from(Ipv4Addr::from(pod(group * members / 3 + at)))).collect();
         let dst = Addresses::from(set);
         for rule in 0..4u16 {
             let services = tcp(80 + rule, 80 + 2 * rule);
@@ -173,6 +199,10 @@ fn main() {
         let trace = classbench::parse_trace(&read(&folder.join(format!("{name}.rnd.trace.gz")))).unwrap();
         let keys: Vec<Key> = trace.into_iter().map(|(key, _)| key).collect();
         measure(name, &rules, &keys, Tables::build);
+        if rules.len() <= 10_000 {
+            let (rules, keys) = in_ipv6(&rules, &keys);
+            measure(&format!("{name} in IPv6"), &rules, &keys, Tables::build);
+        }
     }
     type Made = (&'static str, fn() -> (Vec<Rule>, Vec<Key>));
     let made: [Made; 6] = [

@@ -103,21 +103,11 @@ impl Narrowing {
         packets: impl Iterator<Item = Fields<u128>> + Clone,
         block: &mut Block<u32, N>,
     ) -> Option<()> {
-        let [src, dst] = [self.src.largest(), self.dst.largest()];
-        let mut different = [0; 2];
-        // As if all addresses had the constant bits of the largest prefix: one branch per side and block instead of several per address.
-        for Fields { src: from, dst: to, service, src_port } in packets.clone() {
-            different[0] |= src.different(from);
-            different[1] |= dst.different(to);
-            block.push(Fields { src: src.number(from), dst: dst.number(to), service, src_port });
+        for Fields { service, src_port, .. } in packets.clone() {
+            block.push(Fields { src: 0, dst: 0, service, src_port });
         }
-        if different[0] != 0 {
-            self.src.numbers(packets.clone().map(|packet| packet.src), &mut block.src)?;
-        }
-        if different[1] != 0 {
-            self.dst.numbers(packets.map(|packet| packet.dst), &mut block.dst)?;
-        }
-        Some(())
+        self.src.numbers(packets.clone().map(|packet| packet.src), &mut block.src)?;
+        self.dst.numbers(packets.map(|packet| packet.dst), &mut block.dst)
     }
 
     /// Returns a packet's fields with numbers in place of addresses. `None` if an address has no number.
@@ -246,7 +236,11 @@ impl Side {
 
     /// Writes the addresses' numbers, in their order. `None` if one has none.
     #[inline(always)]
-    fn numbers(&self, addresses: impl Iterator<Item = u128>, numbers: &mut [u32]) -> Option<()> {
+    fn numbers(&self, addresses: impl Iterator<Item = u128> + Clone, numbers: &mut [u32]) -> Option<()> {
+        // As if all addresses had the constant bits of the largest prefix: one branch per block instead of several per address.
+        if self.largest().numbers(addresses.clone(), numbers) {
+            return Some(());
+        }
         for (number, address) in numbers.iter_mut().zip(addresses) {
             *number = self.number(address)?;
         }

@@ -42,13 +42,18 @@ struct Run {
 }
 
 impl Run {
-    /// Returns the run's bits of an address, at their positions in the number.
+    /// Returns the run's bits of its half of an address, at their positions in the number.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "one half; a prefix that is used has at most 32 varying bits")]
+    const fn of_half(self, half: u64) -> u32 {
+        ((half >> self.from & self.mask) << self.to) as u32
+    }
+
+    /// Returns the run's bits of an address, at their positions in the number.
+    #[inline(always)]
     const fn of(self, address: u128) -> u32 {
         let [high, low] = halves(address);
-        let half = if self.is_high { high } else { low };
-        ((half >> self.from & self.mask) << self.to) as u32
+        self.of_half(if self.is_high { high } else { low })
     }
 }
 
@@ -105,6 +110,35 @@ impl Prefix {
     #[inline(always)]
     pub(super) fn number(&self, address: u128) -> u32 {
         self.base + self.varying(address)
+    }
+
+    /// Writes the numbers of addresses, in their order, as if they had the constant bits. Returns whether they do; else the numbers are wrong.
+    #[inline(always)]
+    pub(super) fn numbers(&self, addresses: impl Iterator<Item = u128>, numbers: &mut [u32]) -> bool {
+        // One run in one half is common: then all that the loop needs stays in registers.
+        match (&self.more[..], self.run.is_high) {
+            ([], false) => self.each(addresses, numbers, |[_, low]| self.run.of_half(low)),
+            ([], true) => self.each(addresses, numbers, |[high, _]| self.run.of_half(high)),
+            _ => self.each(addresses, numbers, |[high, low]| self.varying(u128::from(high) << 64 | u128::from(low))),
+        }
+    }
+
+    /// Like [`numbers`](Self::numbers), with a function that returns the varying bits of an address, given by its halves, high half first.
+    #[inline(always)]
+    fn each(
+        &self,
+        addresses: impl Iterator<Item = u128>,
+        numbers: &mut [u32],
+        varying: impl Fn([u64; 2]) -> u32,
+    ) -> bool {
+        let (constant, mask, base) = (halves(self.constant), halves(self.mask), self.base);
+        let mut different = 0;
+        for (number, address) in numbers.iter_mut().zip(addresses) {
+            let [high, low] = halves(address);
+            different |= (high ^ constant[0]) & mask[0] | (low ^ constant[1]) & mask[1];
+            *number = base + varying([high, low]);
+        }
+        different == 0
     }
 
     /// Returns the varying bits of an address, moved together: its number, less that of `constant`.

@@ -374,8 +374,10 @@ fn a_node_ports_answers_leave_by_the_second_card_if_a_routing_rule_says_so() {
 
 /// Makes the router outside a client with an address behind it.
 fn outside_has_clients(outside: &Netns) {
-    for ((client, length), to) in [("198.51.100.8", 32), ("2001:db8:7::8", 128)].into_iter().zip(NODE) {
-        outside.ip(&format!("addr add {client}/{length} dev lo"));
+    // A route's source must not wait for duplicate address detection.
+    for ((client, length, now), to) in [("198.51.100.8", 32, ""), ("2001:db8:7::8", 128, "nodad")].into_iter().zip(NODE)
+    {
+        outside.ip(&format!("addr add {client}/{length} dev lo {now}"));
         outside.ip(&format!("route add {to}/{length} dev eth0 src {client}"));
     }
 }

@@ -65,7 +65,8 @@ fn snapshot(node: &Netns) -> String {
             show ip $family route show table all
             show ip $family nexthop
         done
-        show ip -d -o link
+        # Namespaces of other tests come and go meanwhile, of which `ip` complains.
+        show ip -d -o link | grep -v 'Peer netns reference is invalid'
         show ip addr
         # Counters of connections and of routes are none of the settings.
         grep -r . /proc/sys/net 2>/dev/null | grep -v nf_conntrack_count | sort",

@@ -147,7 +147,20 @@ fn what_was_told_is_what_is_read() {
 }
 
 #[test]
-fn a_crash_at_any_byte_of_a_write_loses_nothing_that_was_written_before() {
+fn a_crash_at_any_byte_of_a_record_loses_nothing_that_was_written_before() {
+    crash_at_any_byte(|writer, payload| writer.append(Kind::Name, 30, 2, payload).unwrap());
+}
+
+#[test]
+fn a_crash_at_any_byte_of_a_rotation_loses_nothing_that_was_written_before() {
+    crash_at_any_byte(|writer, payload| {
+        writer.rotate(30).unwrap();
+        writer.append(Kind::Name, 30, 2, payload).unwrap();
+    });
+}
+
+/// Ends a write after each number of bytes, and checks what the journal and the next process's changes to it tell.
+fn crash_at_any_byte(write: fn(&mut Writer<Torn>, &[u8])) {
     let mut recorder = recorder(SMALL);
     recorder.change(10, 1, &whole(vec![namespace("x", "red")])).unwrap();
     recorder.verdicts(20, &(0..10).map(verdict).collect::<Vec<_>>()).unwrap();
@@ -155,39 +168,29 @@ fn a_crash_at_any_byte_of_a_write_loses_nothing_that_was_written_before() {
     let expected = seen(&history(&before));
     let number = before.len();
     let payload = vec![0xa5; 301];
-    type Write = fn(&mut Writer<Torn>, &[u8]);
-    let writes: [Write; 2] = [
-        |writer, payload| writer.append(Kind::Name, 30, 2, payload).unwrap(),
-        |writer, payload| {
-            writer.rotate(30).unwrap();
-            writer.append(Kind::Name, 30, 2, payload).unwrap();
-        },
-    ];
-    for write in writes {
-        let whole = {
-            let torn = Torn { bytes: before.clone(), left: number };
-            let (mut writer, _) = Writer::open(torn, SMALL, "node-1", 1, |_| ()).unwrap();
-            write(&mut writer, &payload);
-            number - writer.memory().left
-        };
-        for left in 0..=whole {
-            let torn = Torn { bytes: before.clone(), left };
-            let (mut writer, _) = Writer::open(torn, SMALL, "node-1", 1, |_| ()).unwrap();
-            write(&mut writer, &payload);
-            let mut bytes = writer.memory().bytes.clone();
-            let found = history(&bytes);
-            assert_eq!(seen(&found), expected, "{left} of {whole} bytes");
-            assert_eq!(teams(&found, 10).unwrap(), "x=red", "{left} of {whole} bytes");
-            assert!(!found.damage().is_loss() || left >= whole - 312, "{left}: {:?}", found.damage());
-            // The next process continues the journal.
-            let (mut next, damage) = Recorder::open(bytes.clone(), SMALL, "node-1", 40).unwrap();
-            assert!(damage.is_some());
-            next.change(50, 3, &whole_of("blue")).unwrap();
-            bytes.clone_from(next.memory());
-            let found = history(&bytes);
-            assert_eq!((teams(&found, 49).unwrap(), teams(&found, 50).unwrap()), ("x=red".into(), "x=blue".into()));
-            assert_eq!(seen(&found), expected);
-        }
+    let whole = {
+        let torn = Torn { bytes: before.clone(), left: number };
+        let (mut writer, _) = Writer::open(torn, SMALL, "node-1", 1, |_| ()).unwrap();
+        write(&mut writer, &payload);
+        number - writer.memory().left
+    };
+    for left in 0..=whole {
+        let torn = Torn { bytes: before.clone(), left };
+        let (mut writer, _) = Writer::open(torn, SMALL, "node-1", 1, |_| ()).unwrap();
+        write(&mut writer, &payload);
+        let mut bytes = writer.memory().bytes.clone();
+        let found = history(&bytes);
+        assert_eq!(seen(&found), expected, "{left} of {whole} bytes");
+        assert_eq!(teams(&found, 10).unwrap(), "x=red", "{left} of {whole} bytes");
+        assert!(!found.damage().is_loss() || left >= whole - 312, "{left}: {:?}", found.damage());
+        // The next process continues the journal.
+        let (mut next, damage) = Recorder::open(bytes.clone(), SMALL, "node-1", 40).unwrap();
+        assert!(damage.is_some());
+        next.change(50, 3, &whole_of("blue")).unwrap();
+        bytes.clone_from(next.memory());
+        let found = history(&bytes);
+        assert_eq!((teams(&found, 49).unwrap(), teams(&found, 50).unwrap()), ("x=red".into(), "x=blue".into()));
+        assert_eq!(seen(&found), expected);
     }
 }
 

@@ -149,6 +149,7 @@ fn ports(number: u32) -> Option<(u8, u16, u16)> {
 }
 
 proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(96))]
     #[test]
     fn the_difference_of_two_tables_leads_from_the_rules_of_one_to_those_of_the_other(
         is_global in proptest::prelude::any::<bool>(),

@@ -21,10 +21,11 @@ use bulkhead_dataplane::io::in_namespace;
 const WORLD: [&str; 2] = ["203.0.113.9", "2001:db8:9::9"];
 /// The addresses of the router outside on the card's network.
 const ROUTER: [&str; 2] = ["172.18.0.100", "fd00:18::100"];
-/// The node's addresses in a lab.
+/// The node's addresses on the card of a lab.
 const NODE: [&str; 2] = ["172.18.0.11", "fd00:18::11"];
-/// The same on a second card's network.
+/// The addresses of the router outside on the network of the node's second card.
 const ROUTER_2: [&str; 2] = ["172.19.0.100", "fd00:19::100"];
+/// The node's addresses on its second card.
 const NODE_2: [&str; 2] = ["172.19.0.11", "fd00:19::11"];
 const NODE_PORT: u16 = 30_001;
 /// The node port of the pod's echo server.
@@ -61,7 +62,8 @@ impl Site {
         self.lab.outside.as_ref().unwrap()
     }
 
-    /// Waits until the world sees the pod with these addresses of the node, and the machine outside reaches the node port at them.
+    /// Waits until the world sees the pod with the addresses `node`, and the router outside reaches the pod's node port at these addresses. Panics after
+    /// 15 seconds, with `after`: what has happened before.
     fn works(&self, after: &str, node: [&str; 2]) {
         for at in [0, 1] {
             self.reaches_world(after, at, node[at]);
@@ -69,14 +71,15 @@ impl Site {
         }
     }
 
-    /// Waits until the pod reaches the world's address `WORLD[at]`, which sees this address.
+    /// Waits until the pod's connection to `WORLD[at]` is answered and arrives there from the address `seen`. Panics after 15 seconds, with `after`.
     fn reaches_world(&self, after: &str, at: usize, seen: &str) {
         let (wanted, pod) = (Some(("world".to_owned(), parsed(seen))), &self.lab.get("web").netns);
         let told = || format!("{after}: {} sees the pod as {seen}", WORLD[at]);
-        eventually_within(15, &told(), || asked(pod, WORLD[at], 8080) == wanted);
+        eventually_within(15, &told(), || ask(pod, WORLD[at], 8080) == wanted);
     }
 
-    /// Opens a connection from the machine outside to the pod's echo server.
+    /// Connects from the router outside to the pod's echo server, at its node port on the node's IPv4 address. Panics if that takes longer than
+    /// [`PATIENCE`].
     fn open(&self) -> TcpStream {
         let path = Path::new("/run/netns").join(self.outside().name());
         let address = SocketAddr::new(parsed(NODE[0]), ECHO_PORT);
@@ -85,13 +88,14 @@ impl Site {
         stream
     }
 
-    /// Waits until a client in this namespace reaches the pod at the node port of this address.
+    /// Waits until the pod's server answers a client in the namespace `client` at the node port of the address `node`. Panics after 15 seconds, with
+    /// `after`.
     fn serves(&self, after: &str, client: &Netns, node: &str) {
         let told = format!("{after}: the node port answers at {node}");
-        eventually_within(15, &told, || asked(client, node, NODE_PORT).is_some_and(|(name, _)| name == "web"));
+        eventually_within(15, &told, || ask(client, node, NODE_PORT).is_some_and(|(name, _)| name == "web"));
     }
 
-    /// Replaces the addresses of the Node object.
+    /// Replaces the Node object's addresses `from` by `to`, in the state file that the vswitch watches.
     fn renumber_node(&self, [from, to]: [[&str; 2]; 2]) {
         let path = self.lab.path("state.yaml");
         let text = fs::read_to_string(&path).unwrap();
@@ -101,7 +105,7 @@ impl Site {
         fs::rename(self.lab.path("state.new"), path).unwrap();
     }
 
-    /// Replaces the node's addresses on its card, as a DHCP client does.
+    /// Replaces the addresses `from` of the node's card by `to`, as a DHCP client does.
     fn renumber_card(&self, [from, to]: [[&str; 2]; 2]) {
         for (address, length) in from.into_iter().zip([16, 64]) {
             self.lab.node.ip(&format!("addr del {address}/{length} dev card"));
@@ -112,7 +116,7 @@ impl Site {
     }
 }
 
-/// Services with the node ports, whose endpoint is the pod.
+/// Returns, as YAML, two Services of type NodePort whose endpoint is the pod `web`: its server at [`NODE_PORT`] and its echo server at [`ECHO_PORT`].
 fn state(lab: &Lab) -> String {
     let one = |name: &str, vips, to: u16, number: u16| {
         let port = format!("{{port: 80, targetPort: {to}, nodePort: {number}}}");
@@ -122,38 +126,34 @@ fn state(lab: &Lab) -> String {
     web + &one("echo", ["10.96.1.2", "fd96::1:2"], 7000, ECHO_PORT)
 }
 
-/// Gives a device addresses of networks that it shares with its neighbors.
+/// Adds an IPv4 address with a prefix of 16 bits and an IPv6 address with a prefix of 64 bits to a device. Enables IPv6 there.
 fn give(netns: &Netns, device: &str, [v4, v6]: [&str; 2]) {
     netns.sysctl(&format!("net.ipv6.conf.{device}.disable_ipv6"), "0");
     netns.ip(&format!("addr add {v4}/16 dev {device}"));
     netns.ip(&format!("addr add {v6}/64 dev {device} nodad"));
 }
 
-/// Connects a second card of the node, `more`, to a router.
+/// Adds a second card to the node: the veth `more`, whose peer is `eth2` of the router. Gives both ends their addresses, [`NODE_2`] and [`ROUTER_2`], and
+/// changes no default route.
 fn add_card(node: &Netns, router: &Netns) {
     veth(router, "eth2", node, "more", 1500);
     give(router, "eth2", ROUTER_2);
     give(node, "more", NODE_2);
 }
 
-/// Sets the default routes over this device. `more` are further words of them.
+/// Sets the default routes of IPv4 and IPv6 over this device to these routers. `more` are further words of the routes, such as `table 101`; empty for the
+/// main table.
 fn lead(netns: &Netns, device: &str, routers: [&str; 2], more: &str) {
     for (family, router) in ["-4", "-6"].into_iter().zip(routers) {
         netns.ip(&format!("{family} route replace default via {router} dev {device} {more}"));
     }
 }
 
-/// The name of the server that answers, and the client address that it sees. `None` if none answers.
-fn asked(from: &Netns, address: &str, port: u16) -> Option<(String, IpAddr)> {
-    let (name, peer) = ask(from, address, port)?;
-    Some((name, parsed(&peer)))
-}
-
 fn parsed(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Whether the kernel can create interfaces of this kind, with these words after their name. Prints a reason if not.
+/// Whether the kernel can create an interface with these words of `ip link add`, such as `type bond`. If not, prints that the test skips it.
 fn has_kind(netns: &Netns, words: &str) -> bool {
     let made = netns.output(&format!("ip link add name probe {words}")).status.success();
     if made {
@@ -222,7 +222,7 @@ fn a_card_that_becomes_a_port_of_a_bridge_or_of_a_bond_or_gets_a_vlan_is_followe
     only_with_tc!();
     let mut site = Site::start("{}");
     let (node, outside) = (&site.lab.node, site.outside());
-    /// Moves the node's addresses and routes.
+    /// Moves the node's addresses and default routes from one of its devices to another.
     fn move_to(node: &Netns, from: &str, to: &str) {
         node.ip(&format!("addr flush dev {from} scope global"));
         give(node, to, NODE);
@@ -372,7 +372,7 @@ fn a_node_ports_answers_leave_by_the_second_card_if_a_routing_rule_says_so() {
     site.lab.stop();
 }
 
-/// Makes the router outside a client with an address behind it.
+/// Gives the router outside a client's addresses on `lo`, 198.51.100.8 and 2001:db8:7::8, from which it connects to the node's addresses [`NODE`].
 fn outside_has_clients(outside: &Netns) {
     // A route's source must not wait for duplicate address detection.
     for ((client, length, now), to) in [("198.51.100.8", 32, ""), ("2001:db8:7::8", 128, "nodad")].into_iter().zip(NODE)

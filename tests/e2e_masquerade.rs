@@ -24,7 +24,7 @@ enum Card {
     Kernel,
 }
 
-/// A lab with two pods.
+/// Creates a lab with the pods `a` and `b`, which masquerades, and connects it to the machine outside.
 fn lab(card: Card) -> Lab {
     let mut lab = Lab::new();
     for name in ["a", "b"] {
@@ -54,14 +54,15 @@ fn connect(lab: &mut Lab) {
     lab.more_config.push_str("masquerade: true\n");
 }
 
-/// Starts a server outside on port 8080, which tells its clients their addresses.
+/// Starts the server `world` on TCP port 8080 of the machine outside ([`serve_name`]).
 fn serve(lab: &Lab) -> Running {
     serve_name(lab.outside.as_ref().unwrap(), "world", 8080)
 }
 
-/// The client address that the server sees. `None` if it does not answer.
+/// Connects from this namespace to TCP port 8080 of the machine outside. Returns the client address that its server saw, `None` if it does not answer
+/// within 2 seconds.
 fn ask(netns: &Netns, address: &str) -> Option<IpAddr> {
-    e2e_services::ask(netns, address, 8080).map(|(_, client)| parsed(&client))
+    e2e_services::ask(netns, address, 8080).map(|(_, client)| client)
 }
 
 fn pings(netns: &Netns, to: &str) -> bool {

@@ -50,7 +50,7 @@ fn asked(from: &Netns, address: &str, port: u16, wanted: &BTreeSet<String>) -> (
         }
         let (name, peer) = ask(from, address, port).unwrap_or_else(|| panic!("nobody answers at {address}:{port}"));
         servers.insert(name);
-        clients.insert(peer.parse().unwrap());
+        clients.insert(peer);
     }
     (servers, clients)
 }

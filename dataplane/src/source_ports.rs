@@ -11,25 +11,26 @@ use std::ops::RangeInclusive;
 /// Ranges of source ports, in the order of use: one to [`MOST`](Self::MOST).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourcePorts {
+    /// The ranges in the order of use, none of them empty.
     ranges: Vec<RangeInclusive<u16>>,
-    /// Ports in these ranges that connections do not get.
+    /// Ports that no connection gets although a range contains them, because the node itself receives at them. Empty if there are none.
     without: Vec<u16>,
 }
 
 /// The ports that were tried in vain for one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tried {
-    /// The number of tries.
+    /// The number of ports that were tried.
     pub(crate) ports: u16,
-    /// In how many of these tries a connection of the same pod had the port.
+    /// The number of these ports that connections of the same pod use. At most `ports`.
     pub(crate) own: u16,
 }
 
-/// Number of tries in a range that another one follows, and in the last of several without its reserve. With 95 of 100 ports in use, a free one is found
-/// seven times in ten.
+/// Number of ports that are tried in a range before the next range, and in the last of several ranges before its reserve. With 95 of 100 ports in use, a
+/// search of this length finds a free one seven times in ten.
 const FEW: u16 = 24;
-/// Number of tries in the whole last or only range. With 94 of 100 ports in use, such as 26,500 of the default's last range, a search in vain happens once
-/// in ten million times.
+/// Number of ports that are tried in the whole last or only range. With 94 of 100 ports in use, such as 26,500 of the default's last range, a search of
+/// this length finds none once in ten million times.
 const MANY: u16 = 256;
 
 impl SourcePorts {
@@ -47,27 +48,27 @@ impl SourcePorts {
         &self.ranges
     }
 
-    /// Leaves out these ports, which the node itself needs. They should not include the first port of a range or the first one behind the last range's
-    /// reserve, which connections get instead of them.
+    /// Leaves out these ports, at which the node itself receives. A connection whose search arrives at one gets the range's first port instead, or the
+    /// first one behind the last range's reserve, so these should not be left out.
     #[must_use]
     pub fn without(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
         self.without.extend(ports);
         self
     }
 
-    /// Returns the number of tries for a connection.
+    /// Returns the maximum number of ports that are tried for a connection.
     pub(crate) fn tries(&self) -> u16 {
         self.few() + MANY
     }
 
-    /// Returns the number of tries before those in the whole last range: [`FEW`] per range. 0 for a single range, which has no reserve.
+    /// Returns the number of ports that are tried before the reserve of the last range: [`FEW`] per range. 0 for a single range, which has no reserve.
     fn few(&self) -> u16 {
         let ranges = u16::try_from(self.ranges.len()).unwrap_or_default();
         if ranges == 1 { 0 } else { ranges * FEW }
     }
 
-    /// Whether the pod may try another port after these. False when the last range is next and the pod holds three quarters of the tried ports, and when
-    /// its reserve is next and the pod holds a quarter. Always true for a single range.
+    /// Whether a pod may try another port after those in `tried`. False if the last range is next and the pod uses at least three quarters of the tried
+    /// ports, or if that range's reserve is next and the pod uses at least a quarter. Always true for a single range.
     pub(crate) fn leaves(&self, tried: Tried) -> bool {
         let quarters = match (self.few(), tried.ports) {
             (0, _) => return true,

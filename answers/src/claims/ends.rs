@@ -27,7 +27,7 @@ pub(super) enum Who {
     Named(EndName),
     /// Pods by their properties.
     Pods(PodsOf),
-    /// The endpoints of a Service, only for the end to which connections go.
+    /// The endpoints of a Service. Only `to` of a claim can be one.
     Service(ServiceTarget),
     /// The union of these ends.
     AnyOf(Vec<Self>),
@@ -60,8 +60,9 @@ pub(super) struct Selected {
 }
 
 impl Who {
-    /// Returns the addresses to which the claim's connections go in a state, each set with the destination ports there. `ports` are those of the claim:
-    /// at a Service its own ports, elsewhere destination ports. `services` are the state's Services and `EndpointSlices`.
+    /// Returns the addresses to which connections go in a state if this end is `to` of a claim, each set with the destination ports at these addresses.
+    /// Takes `ports`, the claim's ports, as those of a Service if the end is one, and as destination ports otherwise. `services` are the state's Services
+    /// and `EndpointSlices`. A set without addresses has the reason.
     pub(super) fn targets(
         &self,
         cache: &Cache,
@@ -127,7 +128,7 @@ impl Who {
     }
 }
 
-/// Returns an end with these addresses.
+/// Returns a selection of these addresses, in which no pod lacks an address or is on the host network.
 fn of(addresses: AddressSet) -> Selected {
     Selected { addresses, ..Selected::default() }
 }

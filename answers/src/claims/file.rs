@@ -189,16 +189,20 @@ fn checked(raw: RawClaim, path: &str, file: &Arc<str>, line: usize) -> Checked<C
     })
 }
 
-/// An end's part in a connection. Only servers may be Services.
+/// An end of a statement. Connections go only to a Service, so only [`To`](Self::To) may name one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
+    /// The field `from`.
     From,
+    /// The field `to`.
     To,
 }
 
+/// Help for an end in no known form.
 const WHO: &str = "write anyone, outside, NAMESPACE/NAME, KIND/NAMESPACE/NAME as in deploy/shop/web, node/NAME, service/NAMESPACE/NAME for `to`, labels \
                    with a namespace as in app=web -n shop, an address or block, a mapping such as {namespace: shop, labels: {app: web}}, or a list of these";
 
+/// Parses an end: a name, a mapping, or a list of ends. `path` is the field's path in the file, for the fault.
 fn who(value: &Value, path: &str, side: Side) -> Checked<Who> {
     match value {
         Value::String(text) => named(text, path, side),
@@ -211,6 +215,7 @@ fn who(value: &Value, path: &str, side: Side) -> Checked<Who> {
     }
 }
 
+/// Parses an end that is one word: `anyone`, `outside`, a block of addresses, or a name as `--to` takes it.
 fn named(text: &str, path: &str, side: Side) -> Checked<Who> {
     match text {
         "anyone" => return Ok(Who::Anyone),

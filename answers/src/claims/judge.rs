@@ -50,56 +50,27 @@ pub(super) fn judge(claim: &Claim, cache: &Cache, reachability: &Reachability, s
     if from.addresses.is_empty() {
         return Outcome::Vacuous(nobody("from", &from));
     }
+    let sources = match claim.kind {
+        Kind::Only => everything().subtract(&from.addresses),
+        Kind::Never | Kind::Always => from.addresses.clone(),
+    };
+    let sources = parts(&sources, reachability);
     let (mut vacuous, mut holds) = (None, false);
     for (ports, to) in claim.to.targets(cache, reachability, services, &claim.ports) {
-        match judge_target(claim.kind, &from, &to, &ports, reachability) {
+        let asked = Asked {
+            reachability,
+            kind: claim.kind,
+            ports: &ports,
+            clipped: vec![None; reachability.sides().len()],
+            known: HashMap::new(),
+        };
+        match asked.judge(&sources, &from, &to) {
             Outcome::Holds => holds = true,
             Outcome::Vacuous(reason) => vacuous = vacuous.or(Some(reason)),
             fails @ Outcome::Fails(_) => return fails,
         }
     }
     vacuous.filter(|_| !holds).map_or(Outcome::Holds, Outcome::Vacuous)
-}
-
-/// Verifies a claim for the connections to these destination ports.
-fn judge_target(
-    kind: Kind,
-    from: &Selected,
-    to: &Selected,
-    ports: &ServiceSet,
-    reachability: &Reachability,
-) -> Outcome {
-    if to.addresses.is_empty() {
-        return Outcome::Vacuous(nobody("to", to));
-    }
-    let sources = match kind {
-        Kind::Only => everything().subtract(&from.addresses),
-        Kind::Never | Kind::Always => from.addresses.clone(),
-    };
-    let (sources, targets) = (parts(&sources, reachability), parts(&to.addresses, reachability));
-    let mut asked =
-        Asked { reachability, kind, ports, clipped: vec![None; reachability.sides().len()], known: HashMap::new() };
-    let mut is_about_something = false;
-    for source in &sources {
-        for target in &targets {
-            if !asked.is_violated(source.0, target.0) {
-                is_about_something = is_about_something || asked.connection(source, target).is_some();
-            } else if let Some((from, to)) = asked.connection(source, target) {
-                return Outcome::Fails(asked.witness(from, to));
-            }
-        }
-    }
-    if is_about_something {
-        return Outcome::Holds;
-    }
-    let on_host: Vec<&str> = from.on_host.iter().chain(&to.on_host).map(String::as_str).collect();
-    Outcome::Vacuous(match on_host.first() {
-        Some(pod) => format!("no policy applies to these connections: {pod} is on the host network"),
-        None => {
-            "no such connection exists: both ends are the same pod, both are outside the cluster, or their address families differ"
-                .to_owned()
-        }
-    })
 }
 
 fn nobody(end: &str, selected: &Selected) -> String {
@@ -159,7 +130,7 @@ fn within((first, last): (IpAddr, IpAddr)) -> Box<dyn Iterator<Item = IpAddr>> {
     }
 }
 
-/// Evaluates a claim against a state, and caches results.
+/// Evaluates a claim against a state at some destination ports, and caches results.
 struct Asked<'a> {
     reachability: &'a Reachability,
     kind: Kind,
@@ -172,6 +143,36 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
+    /// Verifies the claim for the connections from `sources` to the addresses of `to`. `from` is the claim's end, whose pods explain a claim without
+    /// connections.
+    fn judge(mut self, sources: &[Part], from: &Selected, to: &Selected) -> Outcome {
+        if to.addresses.is_empty() {
+            return Outcome::Vacuous(nobody("to", to));
+        }
+        let targets = parts(&to.addresses, self.reachability);
+        let mut is_about_something = false;
+        for source in sources {
+            for target in &targets {
+                if !self.is_violated(source.0, target.0) {
+                    is_about_something = is_about_something || self.connection(source, target).is_some();
+                } else if let Some((from, to)) = self.connection(source, target) {
+                    return Outcome::Fails(self.witness(from, to));
+                }
+            }
+        }
+        if is_about_something {
+            return Outcome::Holds;
+        }
+        let on_host: Vec<&str> = from.on_host.iter().chain(&to.on_host).map(String::as_str).collect();
+        Outcome::Vacuous(match on_host.first() {
+            Some(pod) => format!("no policy applies to these connections: {pod} is on the host network"),
+            None => {
+                "no such connection exists: both ends are the same pod, both are outside the cluster, or their address families differ"
+                    .to_owned()
+            }
+        })
+    }
+
     /// Whether connections between two classes violate the claim.
     fn is_violated(&mut self, from: ClassId, to: ClassId) -> bool {
         let egress = self.reachability.side_number(from, Direction::Egress, to);

@@ -112,31 +112,27 @@ impl Prefix {
         self.base + self.varying(address)
     }
 
-    /// Writes the numbers of addresses, in their order, as if they had the constant bits. Returns whether they do; else the numbers are wrong.
+    /// Writes the numbers of addresses, in their order, as if all addresses had the constant bits. Returns whether they have them; else the numbers are
+    /// wrong.
     #[inline(always)]
     pub(super) fn numbers(&self, addresses: impl Iterator<Item = u128>, numbers: &mut [u32]) -> bool {
         // One run in one half is common: then all that the loop needs stays in registers.
         match (&self.more[..], self.run.is_high) {
-            ([], false) => self.each(addresses, numbers, |[_, low]| self.run.of_half(low)),
-            ([], true) => self.each(addresses, numbers, |[high, _]| self.run.of_half(high)),
-            _ => self.each(addresses, numbers, |[high, low]| self.varying(u128::from(high) << 64 | u128::from(low))),
+            ([], false) => self.each(addresses, numbers, |address| self.run.of_half(halves(address)[1])),
+            ([], true) => self.each(addresses, numbers, |address| self.run.of_half(halves(address)[0])),
+            _ => self.each(addresses, numbers, |address| self.varying(address)),
         }
     }
 
-    /// Like [`numbers`](Self::numbers), with a function that returns the varying bits of an address, given by its halves, high half first.
+    /// Like [`numbers`](Self::numbers). `varying` returns the varying bits of an address, moved together.
     #[inline(always)]
-    fn each(
-        &self,
-        addresses: impl Iterator<Item = u128>,
-        numbers: &mut [u32],
-        varying: impl Fn([u64; 2]) -> u32,
-    ) -> bool {
-        let (constant, mask, base) = (halves(self.constant), halves(self.mask), self.base);
+    fn each(&self, addresses: impl Iterator<Item = u128>, numbers: &mut [u32], varying: impl Fn(u128) -> u32) -> bool {
+        // Copies stay in registers, although `numbers` is written.
+        let &Self { constant, mask, base, .. } = self;
         let mut different = 0;
         for (number, address) in numbers.iter_mut().zip(addresses) {
-            let [high, low] = halves(address);
-            different |= (high ^ constant[0]) & mask[0] | (low ^ constant[1]) & mask[1];
-            *number = base + varying([high, low]);
+            different |= (address ^ constant) & mask;
+            *number = base + varying(address);
         }
         different == 0
     }

@@ -16,8 +16,9 @@ use super::Composer;
 const JUDGING: Duration = Duration::from_millis(50);
 
 impl Composer {
-    /// Ends flows of the previous process, so that their next packets are judged. Call this when the workers have all ports. Until then the
-    /// flows continue as that process allowed them.
+    /// Ends the flows that the previous process left in the kernel, except those in use that a worker confirms by the policy in force. Call this once the
+    /// workers have all ports: until then, these flows continue as that process allowed them. Does nothing if no process left flows, and from the second
+    /// call on.
     pub(crate) fn enter_flows(&self) {
         let mut inner = self.lock();
         if std::mem::take(&mut inner.keeps_flows) {
@@ -27,15 +28,16 @@ impl Composer {
         }
     }
 
-    /// Lets these workers judge the kernel's flows again when a change may end them.
+    /// Sets the vswitch whose workers judge the kernel's flows again before a change ends them. Without one, changes end them unjudged. Only the first call
+    /// has an effect.
     pub(crate) fn judge_flows_by(&self, vswitch: &Arc<Vswitch>) {
         // Has an effect only once.
         let _ = self.vswitch.set(Arc::downgrade(vswitch));
     }
 
-    /// Ends the kernel's flows that the next snapshot may deny, after the workers have confirmed those in use that it allows. Otherwise all
-    /// packets of bulk connections would go to the workers for a while at each change. Returns the flows that have ended without a
-    /// judgement, because they are not in use.
+    /// Ends the kernel's flows that the snapshot `next` may deny. The workers first confirm those in use that it allows: otherwise, all packets of bulk
+    /// connections would go to the workers for a while at each change. Waits for them at most [`JUDGING`]. Returns the flows that ended without being
+    /// judged, because they were not in use. Empty without a flow cache.
     pub(super) fn change_flows(&self, next: &Arc<Snapshot>) -> Vec<ForwardedFlow> {
         let Some(cache) = &self.flow_cache else { return Vec::new() };
         cache.expect(next);
@@ -46,14 +48,16 @@ impl Composer {
         idle
     }
 
-    /// Lets the workers confirm those of the flows that the snapshot allows.
+    /// Lets the workers confirm those of the kernel's flows `flows` that the snapshot allows, in this order. Returns when they are done, or after [`JUDGING`].
+    /// Does nothing before [`judge_flows_by`](Self::judge_flows_by).
     pub(super) fn judge_flows(&self, snapshot: &Arc<Snapshot>, flows: &[ForwardedFlow]) {
         if let Some(vswitch) = self.vswitch.get().and_then(Weak::upgrade) {
             vswitch.judge_again(snapshot, flows, Instant::now() + JUDGING);
         }
     }
 
-    /// Ends all flows from and to a port that is being closed. Takes the lock, as a concurrent publication could keep them.
+    /// Ends all of the kernel's flows from and to a port that is being closed. Takes the composer's lock, as a publication at the same time could keep
+    /// them.
     pub(crate) fn end_flows(&self, id: PortId) {
         let _inner = self.lock();
         if let Some(cache) = &self.flow_cache {
@@ -61,7 +65,7 @@ impl Composer {
         }
     }
 
-    /// Ends the kernel's flows of these ports, which stay open. Their next packets go to a worker, which looks up their sessions.
+    /// Ends the kernel's flows from and to these ports, which stay open. A worker gets the next packet of each flow and looks up its session.
     pub(crate) fn end_flows_of_sessions(&self, ports: impl IntoIterator<Item = PortId>) {
         let _inner = self.lock();
         if let Some(cache) = &self.flow_cache {
@@ -69,8 +73,9 @@ impl Composer {
         }
     }
 
-    /// Ends the kernel's flows of the ports that lead to these stale addresses, as UDP flows would continue. Must follow the publication,
-    /// so that workers add only flows of the new Services.
+    /// Ends the kernel's flows of the ports by which packets leave for the addresses `stale`, those of removed backends and of new virtual addresses: UDP
+    /// flows would continue to their old destination. Call this after the new Services are published: workers then add flows of the new Services only.
+    /// Does nothing without a flow cache.
     pub(super) fn end_stale_flows(&self, stale: &BTreeSet<IpAddr>) {
         let Some(cache) = &self.flow_cache else { return };
         let snapshot = self.publisher.current();

@@ -104,11 +104,11 @@ pub(super) enum Place {
     Timed,
     /// The packet goes to a pod of another node.
     ToNodes,
-    /// The packet is IPv6 and goes to a pod of another node.
+    /// The packet goes to a pod of another node, or to the world, and is IPv6.
     ToNodesV6,
-    /// The destination is in the key of a next hop.
+    /// The key of a next hop has the packet's destination address.
     FindHop,
-    /// The next hop in [`AT`](super::flow_stack::AT) is a node behind the tunnel.
+    /// The next hop is a node behind the tunnel. [`AT`](super::flow_stack::AT) has the address of its map entry.
     Tunneled,
     /// The tunnel's device must add the headers.
     Described,
@@ -122,37 +122,38 @@ pub(super) enum Place {
     HasHeader,
     /// The node's kernel forwards the packet.
     Indirect,
-    /// The source of a packet of a known flow is in the key of a next hop.
+    /// The packet has a known flow. The key of a next hop has its source address.
     FindSource,
-    /// The same source is an IPv6 address that is to be stored there.
+    /// The packet has a known flow and is IPv6. The steps here store its source address in the key of a next hop.
     FindSourceV6,
-    /// The source of a packet without a flow is in the key of a next hop.
+    /// The packet has no flow. The key of a next hop has its source address.
     FindOpening,
-    /// The same source is an IPv6 address that is to be stored there.
+    /// The packet has no flow and is IPv6. The steps here store its source address in the key of a next hop.
     FindOpeningV6,
-    /// The destination of a packet without a flow is in the key of a next hop.
+    /// The packet has no flow. The key of a next hop has its destination address.
     FindOwn,
-    /// The same destination is an IPv6 address that is to be stored there.
+    /// The packet has no flow and is IPv6. The steps here store its destination address in the key of a next hop.
     FindOwnV6,
     /// Register 3 has the number of the packet's IP protocol.
     HasProtocol,
     /// The packet is TCP or UDP.
     Transport,
-    /// The next hop in [`AT`](super::flow_stack::AT) is the world.
+    /// The packet goes to the world. [`AT`](super::flow_stack::AT) has the address of the map entry of the next hop.
     ToWorld,
-    /// The packet is IPv6 and goes to the world.
+    /// The packet goes to the world and is IPv6. The steps here compare its source with the addresses of this node.
     MasqueradedV6,
-    /// The packet's source is one of this node's to which the world answers.
+    /// The packet goes to the world. Its source is an address of this node to which the world answers.
     Masqueraded,
-    /// The packet goes to the world. Its source is no address of this node to which the world answers, as at the next labels.
+    /// The packet goes to the world. Its source is no address of this node to which the world answers.
     FromVip,
-    /// The packet is IPv6.
+    /// The packet goes to the world and is IPv6. The steps here store its source address in the key of a next hop.
     FindFromV6,
-    /// The packet's source is in the key of a next hop.
+    /// The packet goes to the world. The key of a next hop has its source address.
     FindFrom,
-    /// The packet's source is not a pod's. [`AT`](super::flow_stack::AT) has the address of the entry of the next hop that the packet takes.
+    /// The packet goes to the world. Its source is neither a pod's address nor one for Services. [`AT`](super::flow_stack::AT) has the address of the map
+    /// entry of the next hop.
     ToWorldNow,
-    /// The packet goes to the world over the interface in register 1.
+    /// The packet goes to the world over the interface whose index register 1 has.
     OverLink,
     /// The masqueraded packet is IPv6.
     SentV6,
@@ -161,37 +162,37 @@ pub(super) enum Place {
     SentV6Ports,
     /// The masqueraded packet is IPv6 with a fragment header.
     SentFragment,
-    /// The masqueraded packet is ICMP or ICMPv6. Register 0 has the identifier that an echo request has.
+    /// The masqueraded packet is ICMP or ICMPv6. Register 0 has, in network order, the identifier if it is an echo request.
     SentEcho,
-    /// Registers 3 to 5 have the protocol, the node's and the world's port of the packet's record.
+    /// Register 3 has the protocol of the packet's record, register 4 the node's port and register 5 the world's port, both in network order.
     SentKey,
-    /// The packet's source port is not in the first range of source ports of masqueraded packets. Register 4 has it in host order, as at the next two
-    /// labels.
+    /// Register 4 has the packet's source port in host order, which is not in the first range of source ports of masqueraded packets.
     SentSecond,
-    /// The packet's source port is in neither of the first two ranges.
+    /// Register 4 has the packet's source port in host order, which is in neither of the first two ranges of source ports of masqueraded packets.
     SentThird,
-    /// The packet's source port is in one of the ranges.
+    /// Register 4 has the packet's source port in host order, which is in a range of source ports of masqueraded packets.
     SentSource,
     /// The masqueraded packet has its record, or gets none.
     Remembered,
-    /// The packet is IPv6. Register 1 has the address of the cell `WORLD_PORTS`, as at the next labels.
+    /// The packet has a known flow and is IPv6. Register 1 has the address of the cell `WORLD_PORTS`.
     ToNodeV6,
-    /// The packet's destination is one of this node's to which the world answers.
+    /// The packet has a known flow. Its destination is an address of this node to which the world answers.
     ToNode,
-    /// The packet's destination port is taken, or the packet is not TCP or UDP to this node without fragments and IP options.
+    /// The vswitch may have to take the packet: its destination port is taken or the tunnel's, or it is no TCP or UDP packet to this node, or it is a
+    /// fragment or has IP options.
     Spared,
-    /// The destination of a packet of a known flow is no address of this node to which the world answers.
+    /// The packet has a known flow. Its destination is no address of this node to which the world answers.
     NotToNode,
-    /// The packet is IPv6. Register 1 has the address of the cell `WORLD_PORTS`.
+    /// The packet has arrived at a link and is IPv6. Register 1 has the address of the cell `WORLD_PORTS`.
     SpareV6,
-    /// The packet is to an address of this node to which the world answers. Register 3 has its protocol, and register 4 the 2 bytes in network order that
-    /// are the destination port of TCP and UDP.
+    /// The packet is to an address of this node to which the world answers. Register 3 has its protocol number, and register 4 the third and fourth byte of
+    /// its transport header: the destination port of TCP and UDP, in network order.
     SparePort,
-    /// The packet is TCP or UDP to such an address. Register 4 has its destination port in network order.
+    /// The packet is TCP or UDP, to an address of this node to which the world answers. Register 4 has its destination port in network order.
     SpareTransport,
     /// Register 1 has the length in bytes of the frame, or of each of its segments' frames.
     Sized,
-    /// The packet is another node's and goes to a worker.
+    /// A worker gets the packet, as one of the port to other nodes.
     ToWorker,
     /// The node's kernel gets the packet unchanged.
     Pass,
@@ -223,46 +224,47 @@ pub(super) enum Place {
     Decapsulated,
     /// The packet opens a TCP connection, or is a datagram without a flow.
     Opens,
-    /// The packet has a known flow. Its source is neither a node's nor a pod's, as at the next two labels.
+    /// The packet has a known flow. Its source belongs to no node and no pod of the cluster.
     FromWorld,
-    /// The packet is IPv6, and not to an address of this node to which the world answers.
+    /// The packet has a known flow, comes from the world, and is IPv6. The steps here store its destination address in the key of a next hop.
     ToOtherV6,
-    /// The packet's destination is in the key of a next hop.
+    /// The packet has a known flow and comes from the world. The key of a next hop has its destination address.
     ToOther,
-    /// The packet has no flow, as at the next labels up to [`Unclaimed`](Self::Unclaimed). It is IPv6.
+    /// The packet has no flow and is IPv6.
     ClaimV6,
-    /// The IPv4 packet is no fragment, or a packet's first one.
+    /// The packet has no flow and is IPv4. It is no fragment, or the first one of a datagram.
     ClaimV4,
-    /// The IPv6 packet has a fragment header.
+    /// The packet has no flow and is IPv6 with a fragment header.
     ClaimFragment,
-    /// The packet is a fragment without ports. The key has its addresses, protocol and identification.
+    /// The packet is a fragment after the first one. The flow's key has its addresses, protocol and identification.
     ClaimedBefore,
-    /// The packet is an ICMP error about another packet.
+    /// The packet has no flow and is an ICMP error of IPv4.
     ClaimError,
-    /// The key of a record (`SENT_KEY` of [`flow_stack`](super::flow_stack)) has the packet's protocol, and the world's address and port. The key of a
-    /// virtual address (`VIP_KEY`) has the node's address. Register 4 has the node's port, or an echo's identifier, in network order.
+    /// The packet has no flow. The key of a record (`SENT_KEY` of [`flow_stack`](super::flow_stack)) has its protocol, and the world's address and port; the key
+    /// of a virtual address (`VIP_KEY`) has the node's address. Register 4 has the node's port, or an echo's identifier, in network order.
     ClaimPort,
-    /// The packet has arrived at a link and is to a virtual address. The world's address is in the key of a next hop.
+    /// The packet has no flow, has arrived at a link, and is to a virtual address. The key of a next hop has the world's address.
     VipFound,
-    /// The packet has arrived at a link and is to no virtual address. The key of a record is complete, and the node's address is in that of a virtual
-    /// address, as at the next five labels.
+    /// The packet has no flow, has arrived at a link, and is to no virtual address. The key of a record is complete, and the key of a virtual address has the
+    /// node's address.
     NoVip,
-    /// The node's port is not in the first range of source ports of masqueraded packets. Register 4 has it in host order, as at the next two labels.
+    /// Register 4 has the node's port of a packet without a flow, in host order, which is not in the first range of source ports of masqueraded packets.
     ClaimSecond,
-    /// The node's port is in neither of the first two ranges.
+    /// Register 4 has the node's port of a packet without a flow, in host order, which is in neither of the first two ranges of source ports of masqueraded
+    /// packets.
     ClaimThird,
-    /// The node's port is in one of the ranges.
+    /// The packet has no flow. The node's port is in a range of source ports of masqueraded packets.
     ClaimSource,
-    /// The node's address is not its IPv4 address to which the world answers. Register 1 has the address of the cell `WORLD_PORTS`.
+    /// The compared address is not the IPv4 address of this node to which the world answers. Register 1 has the address of the cell `WORLD_PORTS`.
     OwnV6,
-    /// The node's address is one to which the world answers.
+    /// The compared address is one of this node's to which the world answers.
     Own,
-    /// The packet is to a virtual address, or answers a masqueraded one.
+    /// The packet has no flow. It is to a virtual address, or answers a recorded packet of a masqueraded connection.
     Claimed,
-    /// The packet is not to a virtual address, and answers no recorded packet.
+    /// The packet has no flow. It is not to a virtual address, and answers no recorded packet of a masqueraded connection.
     Unclaimed,
     /// The slot of the port from which the worker gets the packet is on the stack.
     Chosen,
-    /// The source of a packet of a known flow is another node's.
+    /// The packet has a known flow, and its source may send over this link or the tunnel.
     Checked,
 }

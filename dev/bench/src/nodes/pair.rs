@@ -5,6 +5,7 @@
 //! ```
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::ensure;
 
@@ -105,6 +106,9 @@ impl Offloads {
         }
     }
 }
+
+/// The longest time to wait until a vswitch has replaced its filters by links. It takes about two seconds; a kernel before Linux 6.6 has no links.
+const SETTLING: Duration = Duration::from_secs(5);
 
 /// The features that [`Offloads::Off`] turns off. Receive offload is off by default for a veth.
 const FEATURES: [&str; 4] = ["tso", "gso", "tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"];
@@ -212,6 +216,8 @@ impl Pair {
         }
         for vswitch in pair.nodes.iter_mut().filter_map(|node| node.vswitch.as_mut()) {
             vswitch.wait_until_ready(vswitch::PATIENCE)?;
+            // What the start does in the background would slow the first seconds down.
+            vswitch.wait_for_links(SETTLING);
         }
         reach(pair.client(), &pair.address())?;
         Ok(pair)

@@ -77,41 +77,13 @@ impl Attached {
         }
     }
 
-    /// Attaches the program to tc ingress of an interface over which packets of other nodes or of the world arrive: by adopting a previous process's
-    /// link, else by a new link if links are wanted and supported, else as a filter. A link costs each packet less than a filter. Removes a previous
-    /// process's filter.
-    ///
-    /// # Errors
-    /// The filter's error if links are unavailable too.
-    pub(super) fn to_nodes(
-        datapath: &TcDatapath,
-        program: BorrowedFd<'_>,
-        name: &str,
-        interface: u32,
-    ) -> io::Result<Self> {
-        let (pins, point) = (datapath.pins.as_ref(), AttachPoint::Nodes(interface));
+    /// Attaches a program by a link: adopts the link that a previous process has pinned for this point, else creates one if links are wanted and supported.
+    /// `None` if there is no link; a filter may still be possible.
+    pub(super) fn by_link(datapath: &TcDatapath, point: AttachPoint, program: BorrowedFd<'_>) -> Option<Self> {
+        let pins = datapath.pins.as_ref();
         let left = pins.and_then(|pins| pins.take(point, program));
         let attach = || Pins::attach(pins, point, program).ok();
-        if let Some(link) = left.or_else(|| datapath.has_links().then(attach).flatten()) {
-            filter::remove_left_behind(interface, name, Filter::detach_alone);
-            return Ok(Self::Link(link));
-        }
-        Self::behind(datapath, program, name, interface)
-    }
-
-    /// Attaches the program to tc ingress of an interface as a filter behind another one of the vswitch's.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub(super) fn behind(
-        datapath: &TcDatapath,
-        program: BorrowedFd<'_>,
-        name: &str,
-        interface: u32,
-    ) -> io::Result<Self> {
-        let mut filter = Filter::attach_behind(Hook::TcIngress, program, name, interface)?;
-        datapath.qdiscs.claim(&mut filter);
-        Ok(Self::Filter(filter))
+        left.or_else(|| datapath.has_links().then(attach).flatten()).map(Self::Link)
     }
 
     /// Attaches the filter again if another program has removed it from the interface in the calling thread's network namespace. Returns
@@ -162,7 +134,7 @@ impl Attached {
         }
     }
 
-    /// Whether the program is attached here, in the calling thread's network namespace. A filter is compared by its interface's index alone.
+    /// Whether the program is attached at this point in the calling thread's network namespace. Of a filter, only the interface's index is compared.
     pub(super) fn is_at(&self, point: AttachPoint) -> bool {
         match self {
             Self::Filter(filter) => filter.interface() == Some(point.interface()),
@@ -178,7 +150,7 @@ impl Attached {
         }
     }
 
-    /// Detaches the program from an interface that stays in use. Leaves a filter's queueing discipline ([`Filter::detach_alone`]).
+    /// Detaches the program from an interface that stays in use: a filter's queueing discipline remains there ([`Filter::detach_alone`]).
     pub(super) fn detach_alone(&self) {
         match self {
             Self::Filter(filter) => filter.detach_alone(),

@@ -38,11 +38,13 @@ const IS_FRAGMENT: i16 = SCRATCH;
 const MORE_V4: i32 = 0x2000;
 /// The length in bytes of an ICMP header. The packet that an ICMP error is about follows it.
 const ICMP: i16 = 8;
-/// Types of ICMP: an echo reply, and errors with the packet that they are about (RFC 792).
+/// The ICMP type of an echo reply (RFC 792).
 const ECHO_REPLY: i32 = 0;
+/// The ICMP types of errors that contain the packet that they are about: unreachable, time exceeded, parameter problem (RFC 792).
 const ERRORS: [i32; 3] = [3, 11, 12];
-/// Types of ICMPv6: an echo reply, and the last error (RFC 4443).
+/// The ICMPv6 type of an echo reply (RFC 4443).
 const ECHO_REPLY_V6: i32 = 129;
+/// The highest ICMPv6 type of an error that contains the packet that it is about (RFC 4443).
 const LAST_ERROR_V6: i32 = 4;
 
 /// Jumps to `ToWorker` if the packet, which has no flow, is to a virtual address, or, at a link, answers a recorded packet of a masqueraded connection.
@@ -82,9 +84,14 @@ pub(super) fn claim(program: &mut Assembler<Place>, table: &FlowTable, maps: &Ma
     program.jump_if(1, Differs, 0, Pass);
 }
 
-/// Jumps to `Claimed`, which follows, if the packet is to a virtual address, or if at a link it answers a recorded packet of a masqueraded connection.
-/// Jumps to `Pass` if at a link it has the address of a pod that cannot have sent it, and to `Unclaimed` with all others. The keys on the stack have the
-/// protocol and the world's port (that of a record) and the two addresses; register 4 has the node's port in network order. Overwrites registers 0 to 5.
+/// Decides whether a worker gets a packet without a flow. Jumps to
+/// * `Claimed` if the packet is to a virtual address, or if it has arrived at a link and answers a recorded packet of a masqueraded connection. The caller
+///   places this label behind these steps;
+/// * `Pass` if the packet has arrived at a link with the source address of a pod that cannot have sent it;
+/// * `Unclaimed` with all others.
+///
+/// Needs the protocol and the world's port in the key of a record, the world's address in that of a next hop, the node's address in that of a virtual
+/// address, and the node's port in register 4, in network order. Overwrites registers 0 to 5.
 fn claim_port(program: &mut Assembler<Place>, table: &FlowTable, maps: &Maps<'_>, entrance: Entrance) {
     program.store(Short, STACK, 4, sent::NODE_PORT);
     program.swap_short(4);
@@ -183,7 +190,8 @@ fn claim_error(program: &mut Assembler<Place>, ip: &Ip) {
     program.jump(ClaimPort);
 }
 
-/// Stores the addresses at these bytes of the packet: `of_world` in the key of a record, `of_node` in that of a virtual address. Overwrites register 3.
+/// Stores two addresses of the packet: the one at byte `of_world` in the key of a record, and the one at byte `of_node` in the key of a virtual address.
+/// Overwrites register 3.
 fn store_addresses(program: &mut Assembler<Place>, ip: &Ip, [of_world, of_node]: [i16; 2]) {
     if ip.address_len == V4.address_len {
         store_v4(program, of_world);
@@ -205,8 +213,8 @@ fn load_answer(program: &mut Assembler<Place>, ip: &Ip, protocol: i16, transport
     load_identifier(program, transport);
 }
 
-/// Stores protocol (register 4) and identification (register 5) of a fragment in the flow's key, with an IP version that no flow has. Sets
-/// [`IS_FRAGMENT`]. Overwrites register 4.
+/// Turns the flow's key into that of a fragment: stores the protocol (register 4), the identification (register 5), and an IP version that no flow has.
+/// Sets [`IS_FRAGMENT`] to 1. Overwrites register 4.
 fn store_fragment(program: &mut Assembler<Place>) {
     const VERSION: i32 = 0xff00;
     program.apply(Or, 4, VERSION);

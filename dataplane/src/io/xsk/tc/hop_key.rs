@@ -51,8 +51,8 @@ fn begin_mapped(program: &mut Assembler<Place>, to: i16) {
     program.store(Word, STACK, 3, to + 8);
 }
 
-/// Looks up the next hop of the address in the key. Register 0 becomes the address of the hop's entry, or 0 if no network has the address. Stores the
-/// key's prefix length. Overwrites registers 1 to 5.
+/// Looks up the address of the key in the map of next hops, `hops`. Register 0 becomes the address of the entry of the longest network that contains it, or
+/// 0 if no network does. Completes the key with the prefix length, 128 bits. Overwrites registers 1 to 5.
 pub(super) fn find(program: &mut Assembler<Place>, hops: &Map) {
     /// The length of an address in bits.
     const WHOLE: i32 = 128;

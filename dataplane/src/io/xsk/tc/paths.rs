@@ -39,7 +39,7 @@ pub(super) struct Paths {
 #[derive(Debug)]
 struct State {
     hops: NextHops,
-    /// This process's programs, by interface index. `None` until those of a previous process have been removed where they are not wanted.
+    /// This process's programs, by interface index. `None` until the first call of [`Paths::replace`] has detached what previous processes left.
     attached: Option<BTreeMap<u32, Attached>>,
 }
 
@@ -61,8 +61,8 @@ impl Paths {
         Ok(Self { at_links, at_tunnel, state: Mutex::new(State { hops, attached: None }) })
     }
 
-    /// Replaces the next hops and the interfaces with a program: the links of the hops, and the tunnel's. Attaches programs again that others have
-    /// removed.
+    /// Replaces the next hops `others`, and attaches the program to their links and to the tunnel alone. `tunnel` is the index of the tunnel's interface,
+    /// `None` without a tunnel. Attaches programs again that others have removed. The first call also detaches what previous processes left elsewhere.
     ///
     /// # Errors
     /// The first refusal of the kernel. Packets over an interface whose program could not be attached pass the node's kernel in both
@@ -84,18 +84,11 @@ impl Paths {
         let attached = match attached {
             Some(attached) => attached,
             None => {
-                if let Some(pins) = pins {
-                    pins.retain_nodes(&wanted);
-                }
-                let unwanted = |link: &u32| !wanted.contains(link);
-                for link in links()?.iter().map(|link| link.index).filter(unwanted) {
-                    filter::remove_left_behind(link, NAME, Filter::detach_alone);
-                }
+                remove_unwanted(pins, &wanted)?;
                 attached.insert(BTreeMap::new())
             }
         };
-        let gone = |&link: &u32, program: &mut Attached| !program.is_at(AttachPoint::Nodes(link));
-        attached.extract_if(.., gone).for_each(|(link, program)| detach(pins, link, &program, Attached::detach_alone));
+        detach_where(pins, attached, |link, program| !program.is_at(AttachPoint::Nodes(link)));
         let mut failed = None;
         for &link in &wanted {
             if let Entry::Vacant(free) = attached.entry(link) {
@@ -113,28 +106,35 @@ impl Paths {
         };
         served.values_mut().filter(|hop| !is_served(hop)).for_each(|hop| *hop = NodeHop::Kernel);
         let replaced = hops.replace(own, node, &served);
-        let unwanted = |link: &u32, _: &mut Attached| !wanted.contains(link);
-        attached
-            .extract_if(.., unwanted)
-            .for_each(|(link, program)| detach(pins, link, &program, Attached::detach_alone));
+        detach_where(pins, attached, |link, _| !wanted.contains(&link));
         replaced.and(failed.map_or(Ok(()), Err))
     }
 
-    /// Attaches the program to a link, or to the tunnel behind its guard, which is a filter.
+    /// Attaches the program for this interface: at a link by a link of the kernel, which costs each packet less than a filter; at the tunnel as a filter,
+    /// since its guard is one and must run first. `tunnel` is the tunnel's interface, `None` if there is none.
     ///
     /// # Errors
-    /// If the kernel refuses.
-    fn attach(&self, datapath: &TcDatapath, link: u32, tunnel: Option<u32>) -> io::Result<Attached> {
-        match Some(link) == tunnel {
-            true => Attached::behind(datapath, self.at_tunnel.as_fd(), NAME, link),
-            false => Attached::to_nodes(datapath, self.at_links.as_fd(), NAME, link),
+    /// If the kernel refuses a filter too.
+    fn attach(&self, datapath: &TcDatapath, interface: u32, tunnel: Option<u32>) -> io::Result<Attached> {
+        let is_tunnel = Some(interface) == tunnel;
+        let program = if is_tunnel { &self.at_tunnel } else { &self.at_links }.as_fd();
+        let link = || Attached::by_link(datapath, AttachPoint::Nodes(interface), program);
+        if let Some(link) = (!is_tunnel).then(link).flatten() {
+            // A previous process without links has left it.
+            filter::remove_left_behind(interface, NAME, Filter::detach_alone);
+            return Ok(link);
         }
+        let mut filter = Filter::attach_behind(Hook::TcIngress, program, NAME, interface)?;
+        datapath.qdiscs.claim(&mut filter);
+        Ok(Attached::Filter(filter))
     }
 
     /// Detaches the programs, and removes the pins of their links.
     pub(super) fn detach(&self, pins: Option<&Pins>) {
-        let state = self.lock();
-        state.attached.iter().flatten().for_each(|(&link, program)| detach(pins, link, program, Attached::detach));
+        for (&interface, program) in self.lock().attached.iter().flatten() {
+            program.detach();
+            forget(pins, interface);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -175,12 +175,37 @@ impl TcDatapath {
     }
 }
 
-/// Detaches a program from a link by `how`, and removes the pin of its link.
-fn detach(pins: Option<&Pins>, link: u32, program: &Attached, how: impl Fn(&Attached)) {
-    how(program);
-    if let Some(pins) = pins {
-        pins.forget(AttachPoint::Nodes(link));
+/// Detaches the programs for which `is_meant` returns true, given the index of their interface, and removes the pins of their links.
+fn detach_where(
+    pins: Option<&Pins>,
+    attached: &mut BTreeMap<u32, Attached>,
+    is_meant: impl Fn(u32, &Attached) -> bool,
+) {
+    for (interface, program) in attached.extract_if(.., |&interface, program| is_meant(interface, program)) {
+        program.detach_alone();
+        forget(pins, interface);
     }
+}
+
+/// Removes the pin of the link at an interface. Does nothing without pins, or if a filter is attached there.
+fn forget(pins: Option<&Pins>, interface: u32) {
+    if let Some(pins) = pins {
+        pins.forget(AttachPoint::Nodes(interface));
+    }
+}
+
+/// Detaches the programs of previous processes from the interfaces that are not in `wanted`.
+///
+/// # Errors
+/// If the interfaces cannot be listed.
+fn remove_unwanted(pins: Option<&Pins>, wanted: &BTreeSet<u32>) -> io::Result<()> {
+    if let Some(pins) = pins {
+        pins.retain_nodes(wanted);
+    }
+    for link in links()?.iter().filter(|link| !wanted.contains(&link.index)) {
+        filter::remove_left_behind(link.index, NAME, Filter::detach_alone);
+    }
+    Ok(())
 }
 
 /// Removes the filters of previous processes from all interfaces of the calling thread's network namespace, by `detach`. Returns their number.

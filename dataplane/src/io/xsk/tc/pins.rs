@@ -56,6 +56,7 @@ impl AttachPoint {
         }
     }
 
+    /// Returns the hook of the interface.
     const fn hook(self) -> Hook {
         match self {
             Self::Port(hook, _) => hook,
@@ -63,14 +64,15 @@ impl AttachPoint {
         }
     }
 
+    /// Returns the index of the interface.
     pub(super) const fn interface(self) -> u32 {
         match self {
             Self::Port(_, interface) | Self::Nodes(interface) | Self::Trunk(interface) => interface,
         }
     }
 
-    /// Returns the flags of attaching. At ports, the vswitch's program is the first. At a link, whose packets are mostly not the vswitch's, it is the
-    /// last, behind what others have attached by links.
+    /// Returns the flags of `BPF_LINK_CREATE`. At ports and the trunk, the vswitch's program runs before those that others have attached by links. At a
+    /// link to other nodes, whose packets are mostly not the vswitch's, it runs after them.
     const fn flags(self) -> u32 {
         match self {
             Self::Port(..) | Self::Trunk(_) => BEFORE,
@@ -78,8 +80,8 @@ impl AttachPoint {
         }
     }
 
-    /// Whether the link is attached here, in the calling thread's network namespace. A moved interface has another index or namespace, and the link
-    /// of a removed interface reports index 0.
+    /// Whether the link is attached at this point in the calling thread's network namespace. False if the interface was moved, which gives it another
+    /// index or namespace, or removed, since its link then reports index 0.
     pub(super) fn has(self, link: BorrowedFd<'_>) -> bool {
         bpf::attached_to(link).is_ok_and(|(index, _)| index == self.interface())
             && bpf::link_id(link)
@@ -130,7 +132,8 @@ impl Pins {
         &self.folder
     }
 
-    /// Adopts a pinned link and installs this program. `None` if there is no pin, or the link is no longer attached here.
+    /// Adopts the link that is pinned for this point, and replaces its program. `None` if no link is pinned, or if the pinned one is attached elsewhere: then
+    /// it is detached, and its pin removed.
     pub(super) fn take(&self, point: AttachPoint, program: BorrowedFd<'_>) -> Option<OwnedFd> {
         let link = bpf::pinned(&self.of(point)).ok()?;
         if point.has(link.as_fd()) && bpf::replace(link.as_fd(), program).is_ok() {
@@ -154,23 +157,19 @@ impl Pins {
         Ok(link)
     }
 
-    /// Removes the pin of a link.
+    /// Removes the pin of the link at this point, which stays attached while a process has it open. Does nothing if no link is pinned.
     pub(super) fn forget(&self, point: AttachPoint) {
         let _ = fs::remove_file(self.of(point));
     }
 
-    /// Detaches a pinned link, and removes its pin. Does nothing without one.
+    /// Detaches the link that is pinned for this point, and removes its pin. Does nothing if no link is pinned.
     pub(super) fn detach(&self, point: AttachPoint) {
-        if let Ok(link) = bpf::pinned(&self.of(point)) {
-            let _ = bpf::detach(link.as_fd());
-        }
-        self.forget(point);
+        let _ = unpin(&self.of(point));
     }
 
     /// Detaches the pinned links of [`AttachPoint::Nodes`] except those of the interfaces with these indexes, and removes their pins.
     pub(super) fn retain_nodes(&self, wanted: &BTreeSet<u32>) {
-        let wanted: BTreeSet<String> = wanted.iter().map(|&interface| AttachPoint::Nodes(interface).name()).collect();
-        remove_nodes(&self.folder, &wanted);
+        remove_nodes(&self.folder, wanted);
     }
 
     /// Detaches all links of [`AttachPoint::Nodes`] that vswitches have pinned below `path` for the calling thread's network namespace, in any layout,
@@ -180,27 +179,34 @@ impl Pins {
         folders.iter().map(|folder| remove_nodes(folder, &BTreeSet::new())).sum()
     }
 
+    /// Returns the path at which a link is pinned for this point.
     fn of(&self, point: AttachPoint) -> PathBuf {
         self.folder.join(point.name())
     }
 }
 
-/// Detaches the links of [`AttachPoint::Nodes`] that are pinned in a folder, except those with a name in `wanted`, and removes their pins. Returns the
-/// number of links. 0 if the folder cannot be read.
-fn remove_nodes(folder: &Path, wanted: &BTreeSet<String>) -> usize {
-    let is_unwanted = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with(NODES) && !wanted.contains(name))
-    };
+/// Detaches the links of [`AttachPoint::Nodes`] that are pinned in a folder, except those of interfaces with an index in `wanted`, and removes their pins.
+/// Returns the number of links. 0 if the folder cannot be read.
+fn remove_nodes(folder: &Path, wanted: &BTreeSet<u32>) -> usize {
     let paths = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    let detach = |path: &PathBuf| {
-        if let Ok(link) = bpf::pinned(path) {
-            // Fails only if the interface is gone.
-            let _ = bpf::detach(link.as_fd());
-        }
-        let _ = fs::remove_file(path);
+    let is_unwanted = |path: &PathBuf| {
+        let index = path.file_name().and_then(|name| name.to_str()?.strip_prefix(NODES)?.parse().ok());
+        index.is_some_and(|index| !wanted.contains(&index))
     };
-    paths.filter(is_unwanted).inspect(detach).count()
+    paths.filter(is_unwanted).inspect(|path| _ = unpin(path)).count()
+}
+
+/// Removes a pin. Detaches its link first; a map has none. Returns whether it was a link.
+///
+/// # Errors
+/// If the pin cannot be removed.
+fn unpin(path: &Path) -> io::Result<bool> {
+    let link = pinned_link(path);
+    if let Some(link) = &link {
+        // Fails only if the interface is gone.
+        let _ = bpf::detach(link.as_fd());
+    }
+    fs::remove_file(path).map(|()| link.is_some())
 }
 
 /// Whether another version of the program pinned maps below `path` for the calling thread's network namespace, in a layout that this one
@@ -253,13 +259,10 @@ fn remove_folders(folders: impl IntoIterator<Item = PathBuf>) -> io::Result<usiz
 fn remove(folder: &Path) -> io::Result<usize> {
     let (mut detached, mut result) = (0, Ok(()));
     for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if let Some(link) = pinned_link(&path) {
-            // Fails only if the interface is gone.
-            let _ = bpf::detach(link.as_fd());
-            detached += 1;
+        match unpin(&entry?.path()) {
+            Ok(was_link) => detached += usize::from(was_link),
+            Err(error) => result = result.and(Err(error)),
         }
-        result = result.and(fs::remove_file(&path));
     }
     result?;
     fs::remove_dir(folder)?;

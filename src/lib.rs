@@ -94,6 +94,7 @@ fn live_command(command: &args::LiveCommand) -> anyhow::Result<ExitCode> {
         LiveCommand::Status(status) => admin::status(status),
         LiveCommand::Ports(ports) => admin::ports(ports),
         LiveCommand::Nodes(nodes) => admin::nodes(nodes),
+        LiveCommand::Names(names) => admin::names(names),
         LiveCommand::Sessions(sessions) => admin::sessions(sessions),
         LiveCommand::Tables(tables) => admin::tables(tables),
         LiveCommand::Top(top) => top::run(top),

@@ -69,6 +69,7 @@ mod e2e_kubernetes;
 mod e2e_masquerade;
 mod e2e_modes;
 mod e2e_monitor;
+mod e2e_names;
 mod e2e_nftables;
 mod e2e_nftables_differential;
 mod e2e_nftables_run;

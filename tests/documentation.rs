@@ -62,6 +62,7 @@ fn the_reference_has_every_field_that_the_program_knows_and_no_others() {
         ("state.kubernetes.", "state: {kubernetes: @}"),
         ("services.", "services: @"),
         ("masquerade.", "masquerade: @"),
+        ("names.", "names: @"),
         ("audit.", "audit: @"),
         ("hubble.", "hubble: @"),
         ("hubble.tls.", "hubble: {tls: @}"),

@@ -242,6 +242,8 @@ impl Asker<'_> {
             in_port,
             table: table.map(|table| (table.name.clone(), table.tables.rules().len())),
             decided: table.zip(rule).and_then(|(table, rule)| table.tables.rules().get(rule as usize)).cloned(),
+            // A state has no learned names.
+            name: None,
             at: positions(&self.places, origin.as_ref()),
             origin,
             audited: run::origin(pipeline, outcome.audited).map(|origin| {

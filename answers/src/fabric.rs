@@ -17,7 +17,7 @@ use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_control::source::Strictness;
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::{
-    Flow, LinkType, Outcome, Packet, PortId, PortKind, SessionConfig, SessionState, Snapshot, Verdict, Worker,
+    Flow, Learned, LinkType, Outcome, Packet, PortId, PortKind, SessionConfig, SessionState, Snapshot, Verdict, Worker,
     WorkerConfig,
 };
 
@@ -73,29 +73,40 @@ pub struct Hop {
 }
 
 /// A worker that judges simulated packets.
-pub struct Judge(Worker);
+pub struct Judge {
+    worker: Worker,
+    /// Time of the packets, in nanoseconds since 1970.
+    now: u64,
+}
 
 impl Default for Judge {
     /// Returns a worker without sessions.
     fn default() -> Self {
         let sessions = SessionConfig { capacity: PROBE_SESSIONS, ..SessionConfig::default() };
-        Self(Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() }))
+        Self { worker: Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() }), now: 0 }
     }
 }
 
 impl Judge {
+    /// Returns a worker without sessions that judges by what pods have learned, at this time in nanoseconds since 1970.
+    pub fn with_names(learned: &Arc<Learned>, now: u64) -> Self {
+        let mut judge = Self { now, ..Self::default() };
+        judge.worker.share_names(Arc::clone(learned));
+        judge
+    }
+
     /// Judges an IP packet that enters at a port. A reply needs the session of a first packet judged before.
     pub fn judge(&mut self, snapshot: &Snapshot, in_port: PortId, packet: &[u8]) -> Outcome {
-        let packet = Packet { frame: packet, wire_len: packet.len(), link: LinkType::Raw, in_port, time: 0 };
+        let packet = Packet { frame: packet, wire_len: packet.len(), link: LinkType::Raw, in_port, time: self.now };
         let mut outcomes = [Outcome::UNJUDGED];
-        self.0.process(snapshot, &[packet], &mut outcomes);
+        self.worker.process(snapshot, &[packet], &mut outcomes);
         let [outcome] = outcomes;
         outcome
     }
 
     /// Removes all sessions.
     fn clear(&mut self) {
-        self.0.clear();
+        self.worker.clear();
     }
 }
 

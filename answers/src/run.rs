@@ -2,6 +2,7 @@
 
 mod attribution;
 mod load;
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use bulkhead_control::object::Object;
 use bulkhead_control::pipeline::{AuditTables, Pipeline};
 use bulkhead_control::renderer::acl::{Attachment, EnforcedAt, Interface, NodeTables};
 use bulkhead_control::service::Settings;
-use bulkhead_dataplane::{NextHop, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
+use bulkhead_dataplane::{Holder, NextHop, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::services::Adapter;
@@ -23,6 +24,7 @@ pub use load::{
     Input, Whole, check_refusals, enforce_all, left_open, load, load_node, load_whole, load_with_ports,
     load_with_services, refusals, unaudited,
 };
+pub use names::{NameSettings, dns_servers, has_names, names};
 
 /// Returns the tables of a node.
 ///
@@ -85,7 +87,7 @@ pub fn snapshot_with(
     let mut routes: BTreeMap<IpNet, NextHop> = BTreeMap::new();
     for (id, interface) in (0u16..).zip(tables.interfaces.iter()) {
         let mut port = port_config(tables.enforced_at, interface)?;
-        port.audit = audit_table(tables, audit, &interface.attachment)?;
+        set_audit_tables(&mut port, tables, audit, &interface.attachment)?;
         let id = PortId(id);
         routes.extend(port.addresses.iter().map(|&address| (IpNet::from(address), id.into())));
         if port.kind == PortKind::Uplink {
@@ -108,18 +110,22 @@ pub fn compiled_tables(tables: &NodeTables, audit: Option<&AuditTables>) -> Vec<
     tables.tables.iter().chain(audited).map(|table| table.tables.clone()).collect()
 }
 
-/// Returns the index in [`compiled_tables`] of an interface's table of all policies. `None` if it equals the enforced one.
+/// Sets a port's tables of all policies, by their indices in [`compiled_tables`]. Leaves them unset if they cannot differ from those in force.
 ///
 /// # Errors
-/// If the table index exceeds 32 bits.
-pub fn audit_table(
+/// If a table index exceeds 32 bits.
+pub fn set_audit_tables(
+    port: &mut PortConfig,
     tables: &NodeTables,
     audit: Option<&AuditTables>,
     attachment: &Attachment,
-) -> anyhow::Result<Option<TableId>> {
-    let Some(audit) = audit.filter(|audit| audit.differs_at(attachment)) else { return Ok(None) };
+) -> anyhow::Result<()> {
+    let Some(audit) = audit.filter(|audit| audit.differs_at(attachment)) else { return Ok(()) };
     let own = audit.tables.interfaces.iter().find(|interface| interface.attachment == *attachment);
-    own.map(|own| Ok(TableId(u32::try_from(tables.tables.len() + own.table)?))).transpose()
+    let index = |table: usize| anyhow::Ok(TableId(u32::try_from(tables.tables.len() + table)?));
+    port.audit = own.map(|own| index(own.table)).transpose()?;
+    port.named_audit = own.and_then(|own| own.egress_table).map(index).transpose()?;
+    Ok(())
 }
 
 /// Returns a node's [`snapshot`] with the state's Services, and the [`Adapter`] that resolved them. `None` if the state has no Services.
@@ -137,7 +143,15 @@ pub fn node_snapshot(
     let services = adapter.as_mut().and_then(Adapter::take).map(|update| update.services);
     let audit = pipeline.audit_tables(node);
     let snapshot = snapshot_with(&tables, audit.as_ref(), pod_networks(pipeline, node))?;
-    Ok((snapshot.with_services(services), adapter))
+    let names_of = |snapshot: &Snapshot| {
+        let settings = NameSettings::default();
+        let servers = dns_servers(pipeline, adapter.as_ref().map(Adapter::resolver), node, &settings);
+        // A replay has the same pods from begin to end.
+        let holder = |at: usize, _: &PortConfig| Holder(u32::try_from(at).unwrap_or(u32::MAX));
+        names(servers, &settings, snapshot.ports(), holder)
+    };
+    let names = has_names(&tables, audit.as_ref()).then(|| names_of(&snapshot)).flatten();
+    Ok((snapshot.with_services(services).with_names(names), adapter))
 }
 
 /// Converts an interface to a dataplane port without a link.
@@ -164,6 +178,8 @@ pub fn port_config(enforced_at: EnforcedAt, interface: &Interface) -> anyhow::Re
         audit: None,
         hairpin: interface.hairpin,
         hairpin_table: interface.hairpin_table.map(u32::try_from).transpose()?.map(TableId),
+        named_table: interface.egress_table.map(u32::try_from).transpose()?.map(TableId),
+        named_audit: None,
         link: None,
         is_gone: false,
         shares_host: false,

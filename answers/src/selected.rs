@@ -289,6 +289,7 @@ fn peer(peer: &Peer) -> String {
         }
         Peer::Nodes(selector) if selector.requirements().is_empty() => "every node".to_owned(),
         Peer::Nodes(selector) => format!("nodes {selector}"),
+        Peer::Names(names) => names.join(" "),
     }
 }
 

@@ -92,7 +92,7 @@ fn parse_rule(text: &str, sets: &mut Sets) -> Result<Rule, String> {
         .services
         .entry(service)
         .or_insert_with(|| Services::from([service].into_iter().collect::<crate::ServiceSet>()));
-    Ok(Rule { src, dst, src_ports, services: services.clone(), action: Action::Allow, origin: OriginId(0) })
+    Ok(Rule { src, dst, src_ports, services: services.clone(), ..Rule::any(Action::Allow, OriginId(0)) })
 }
 
 fn prefix(text: &str, sets: &mut Sets) -> Result<Addresses, String> {

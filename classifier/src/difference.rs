@@ -99,7 +99,11 @@ fn close(a: &Addresses, b: &Addresses) -> bool {
 
 /// Whether the rules differ at most in their addresses.
 pub(crate) fn same_but_addresses(a: &Rule, b: &Rule) -> bool {
-    a.origin == b.origin && a.action == b.action && a.src_ports == b.src_ports && a.services == b.services
+    a.origin == b.origin
+        && a.action == b.action
+        && a.src_ports == b.src_ports
+        && a.services == b.services
+        && a.names == b.names
 }
 
 /// A cache of differences between sets: many rules may share a changed set, which is compared once.

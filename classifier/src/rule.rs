@@ -1,12 +1,12 @@
 //! The rule: sets of addresses and services, an action, and its origin.
 
-use crate::{Action, Addresses, Key, PortRange, Services};
+use crate::{Action, Addresses, Key, NameSet, PortRange, Services};
 
 /// An opaque mark that the rule's author sets and gets back with the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OriginId(pub u32);
 
-/// An entry of an ordered list. It matches a key if all four fields match.
+/// An entry of an ordered list. It matches a key if addresses, ports and services match, and names if it has any.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Source addresses.
@@ -17,6 +17,9 @@ pub struct Rule {
     pub src_ports: PortRange,
     /// Protocols and destination ports.
     pub services: Services,
+    /// Names of the destination. The rule matches only lookups that are given one of them ([`Tables::lookup_named`](crate::Tables::lookup_named)).
+    /// `None` if the destination's names do not matter.
+    pub names: Option<NameSet>,
     /// Whether a matching packet is allowed or denied.
     pub action: Action,
     /// The origin that is reported with the rule's verdicts.
@@ -31,13 +34,19 @@ impl Rule {
             dst: Addresses::Any,
             src_ports: PortRange::ALL,
             services: Services::Any,
+            names: None,
             action,
             origin,
         }
     }
 
-    /// Whether the rule matches the key.
+    /// Whether the rule matches the key of a destination without known names.
     pub fn matches(&self, key: &Key) -> bool {
+        self.names.is_none() && self.matches_named(key)
+    }
+
+    /// Whether the rule matches the key of a destination that has one of its names.
+    pub(crate) fn matches_named(&self, key: &Key) -> bool {
         self.src_ports.contains(key.src_port())
             && self.services.contains(key.protocol(), key.dst_port())
             && self.src.contains(key.src())

@@ -7,8 +7,9 @@ use crate::compiled::Compiled;
 use crate::delta::Delta;
 use crate::engine::{BLOCK, Choice, Cost};
 use crate::identity::{IdentityTables, Judge};
+use crate::name_index::NameIndex;
 use crate::simd::{Kernel, Level, Scalar, Simd};
-use crate::{Action, Key, Rule, RuleList, Verdict, linear};
+use crate::{Action, Key, Rule, RuleList, ServiceSet, Services, Verdict, linear};
 
 /// An immutable, shareable lookup structure: from a key to the first rule that matches. Clones share everything.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct Tables {
     /// The compiled list. `None` if each lookup scans the list.
     compiled: Option<Compiled>,
     delta: Option<Arc<Delta>>,
+    /// The rules that name domains, which are not compiled. `None` if there are none.
+    names: Option<Arc<NameIndex>>,
     level: Level,
 }
 
@@ -57,12 +60,17 @@ impl Tables {
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
-        let compiled = Compiled::build(&rules, options, choice)?;
+        let names = NameIndex::of(&rules).map(Arc::new);
+        let compiled = match &names {
+            None => Compiled::build(&rules, options, choice)?,
+            Some(_) => Compiled::build(&without_named(&rules), options, choice)?,
+        };
         Ok(Self {
             rules: rules.into(),
             identities: None,
             compiled: Some(compiled),
             delta: None,
+            names,
             level: Level::detect(),
         })
     }
@@ -77,14 +85,14 @@ impl Tables {
         if rules.len() > MAX_RULES {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
-        Ok(Self { rules: rules.into(), identities: None, compiled: None, delta: None, level: Level::detect() })
+        Ok(Self::scanning(rules.into(), Level::detect()))
     }
 
     /// Makes tables that map addresses to identities and look up policy by identity. Their rules are the unordered decisions, each with its
     /// action and origin. Any change needs new [`IdentityTables`].
     pub fn of_identities(identities: Arc<IdentityTables>) -> Self {
         let rules = identities.decisions().clone();
-        Self { rules, identities: Some(identities), compiled: None, delta: None, level: Level::detect() }
+        Self { rules, identities: Some(identities), compiled: None, delta: None, names: None, level: Level::detect() }
     }
 
     /// Returns the identity tables. `None` for a rule list.
@@ -114,6 +122,32 @@ impl Tables {
         }
     }
 
+    fn scanning(rules: RuleList, level: Level) -> Self {
+        let names = NameIndex::of(rules.iter()).map(Arc::new);
+        Self { rules, identities: None, compiled: None, delta: None, names, level }
+    }
+
+    /// Returns the verdict about a destination that has these names, each in lower case without a final dot: the first rule that matches,
+    /// where a rule with [`Rule::names`] matches if it names one of them.
+    ///
+    /// The cost is that of [`Tables::lookup`], and for each name a search of its parents and of the rules that name them.
+    pub fn lookup_named<'n>(&self, key: &Key, names: impl IntoIterator<Item = &'n str>) -> Verdict {
+        let without = self.lookup(key);
+        let Some(index) = self.names.as_deref() else { return without };
+        let of = |name| index.lookup(name, key, &self.rules);
+        names.into_iter().map(of).chain([without]).min_by_key(|verdict| verdict.code()).unwrap_or(without)
+    }
+
+    /// Whether any rule names this name, in lower case without a final dot.
+    pub fn names(&self, name: &str) -> bool {
+        self.names.as_deref().is_some_and(|index| index.has(name))
+    }
+
+    /// Whether any rule names domains.
+    pub const fn has_names(&self) -> bool {
+        self.names.is_some()
+    }
+
     /// Returns the tables for another CPU level, so that tests can compare levels.
     #[cfg(test)]
     pub(crate) fn at(mut self, level: Level) -> Self {
@@ -141,7 +175,8 @@ impl Tables {
     /// Returns the heap bytes of the compiled form, without the rules.
     pub fn bytes(&self) -> usize {
         let identities = self.identities.as_ref().map_or(0, |identities| identities.bytes());
-        identities + self.compiled.as_ref().map_or(0, Compiled::bytes) + self.added().map_or(0, Compiled::bytes)
+        let names = self.names.as_deref().map_or(0, NameIndex::bytes);
+        identities + names + self.compiled.as_ref().map_or(0, Compiled::bytes) + self.added().map_or(0, Compiled::bytes)
     }
 
     /// Whether the compiled form covers the whole list, so that compiling again would gain nothing.
@@ -195,6 +230,16 @@ impl Tables {
             Some(first) => (*first == Rule::any(first.action, first.origin)).then_some(first.action),
         }
     }
+}
+
+/// Returns the list with rules that match nothing in the places of those that name domains, so that positions stay.
+fn without_named(rules: &[Rule]) -> Vec<Rule> {
+    let nothing = Services::from(ServiceSet::default());
+    let without = |rule: &Rule| match rule.names {
+        None => rule.clone(),
+        Some(_) => Rule { services: nothing.clone(), ..Rule::any(rule.action, rule.origin) },
+    };
+    rules.iter().map(without).collect()
 }
 
 /// Looks up one key, in code compiled for a CPU level.

@@ -44,6 +44,11 @@ impl Verdict {
         Self(code)
     }
 
+    /// Whether this verdict's rule is before the other's in their list.
+    pub const fn precedes(self, other: Self) -> bool {
+        self.0 >> 1 < other.0 >> 1
+    }
+
     /// Whether the packet is allowed or denied.
     pub const fn action(self) -> Action {
         if self.is_allow() { Action::Allow } else { Action::Deny }

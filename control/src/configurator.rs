@@ -57,6 +57,7 @@ impl Configurator {
         EndpointRules {
             ingress: self.list(Direction::Ingress, pod, &policies, origins),
             egress: self.list(Direction::Egress, pod, &policies, origins),
+            apart: None,
         }
     }
 

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bulkhead_classifier::{AddressSet, OriginId, Services};
+use bulkhead_classifier::{AddressSet, NameSet, OriginId, Services};
 
 use crate::object::{Node, PodName};
 pub use crate::object::{RuleAction, Tier};
@@ -53,6 +53,8 @@ pub enum Peers {
     OwnNode,
     /// The members of any of these sets. Each set occurs once.
     Sets(Arc<[SetId]>),
+    /// The addresses that the pod has learned for any of these names when a packet is judged. Only egress rules that accept have such peers.
+    Names(NameSet),
 }
 
 /// A rule of a pod, for one direction.
@@ -86,12 +88,27 @@ pub struct EndpointRules {
     pub ingress: Option<Arc<TieredList>>,
     /// The rules for egress. `None` if no policy concerns it: all egress is allowed.
     pub egress: Option<Arc<TieredList>>,
+    /// The rules for egress of a pod whose egress is judged by a table of its own, because some rules name domains ([`crate::pipeline`]). Then
+    /// `egress` is `None`. `None` for all other pods.
+    pub apart: Option<Arc<TieredList>>,
+}
+
+impl TieredList {
+    /// Whether any rule names domains.
+    pub fn has_names(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule.peers, Peers::Names(_)))
+    }
 }
 
 impl EndpointRules {
-    /// Returns the lists, ingress first.
+    /// Returns the rules for egress, also if they are judged apart. `None` if no policy concerns it.
+    pub fn whole_egress(&self) -> Option<&Arc<TieredList>> {
+        self.egress.as_ref().or(self.apart.as_ref())
+    }
+
+    /// Returns the lists, ingress first, also if egress is judged apart.
     pub fn lists(&self) -> impl Iterator<Item = &Arc<TieredList>> {
-        self.ingress.iter().chain(&self.egress)
+        self.ingress.iter().chain(self.whole_egress())
     }
 }
 
@@ -172,11 +189,12 @@ impl SetMirror {
         self.0.iter().map(|(&set, members)| (set, members))
     }
 
-    /// Whether the address is one of the peers. `node` lists the addresses of the pod's own node.
+    /// Whether the address is one of the peers. `node` lists the addresses of the pod's own node. Names have no addresses here.
     pub fn names(&self, peers: &Peers, node: &[IpAddr], address: IpAddr) -> bool {
         match peers {
             Peers::Any => true,
             Peers::OwnNode => node.contains(&address),
+            Peers::Names(_) => false,
             Peers::Sets(sets) => sets.iter().any(|set| self.0.get(set).is_some_and(|set| set.contains(address))),
         }
     }

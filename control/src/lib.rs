@@ -34,6 +34,7 @@ pub mod claims;
 pub mod configurator;
 pub mod contract;
 mod decision;
+pub mod dns;
 pub mod engine;
 #[cfg(test)]
 mod fixtures;

@@ -292,6 +292,9 @@ pub enum Peer {
     Block(IpBlock),
     /// Nodes, selected by label. Only cluster policies have such peers.
     Nodes(Selector),
+    /// The addresses that a pod has learned for these domain names, each as the policy writes it. Only egress rules of cluster policies have such
+    /// peers, and they accept.
+    Names(Arc<[Arc<str>]>),
 }
 
 /// The pods that `pods` selects in the namespaces that `namespaces` selects.

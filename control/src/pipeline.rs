@@ -3,6 +3,7 @@
 //! One thread owns the pipeline, without a lock. A batch of events passes all layers before the next batch starts, so a renderer sees only
 //! whole states.
 
+mod apart;
 mod audit;
 mod enforcing;
 mod node;
@@ -27,6 +28,7 @@ use crate::renderer::mirror::Mirror;
 use crate::renderer::nftables::{NftRenderer, Suspects};
 use crate::renderer::session_rules::SourceRenderer;
 use crate::renderer::{Refusal, RenderError, Renderer};
+use apart::Apart;
 use audit::Shadow;
 pub use audit::{AuditTables, AuditedPolicy};
 pub use node::CompiledNode;
@@ -49,6 +51,8 @@ pub struct Pipeline {
     renderers: Vec<Box<dyn Renderer>>,
     enforcing: Enforcing,
     choice: Choice,
+    /// The egress of pods whose rules name domains. Unused if the pipeline makes no tables.
+    apart: Apart,
     /// The renderer of the audit tables. `None` while no policy is audited.
     shadow: Option<Shadow>,
     /// Whether a renderer failed on the last transaction. It tries again with the next one, even an empty one.
@@ -111,6 +115,7 @@ impl Pipeline {
             renderers: vec![first],
             choice: Choice::Fixed(enforcing.engine()),
             enforcing,
+            apart: Apart::default(),
             shadow: None,
             is_behind: false,
         }
@@ -224,6 +229,10 @@ impl Pipeline {
         if transaction.is_empty() && !has_news && !self.is_behind {
             return Ok(());
         }
+        let needs_all = self.apart.needs_all(&transaction.endpoints);
+        if self.makes_tables() && (needs_all || self.shadow.as_ref().is_some_and(Shadow::needs_all)) {
+            return self.render_all();
+        }
         self.render(&transaction)
     }
 
@@ -302,9 +311,17 @@ impl Pipeline {
 
     fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
         let mut outcome = Ok(());
-        for renderer in &mut self.renderers {
+        let makes_tables = self.makes_tables();
+        let for_tables = apart::for_tables(transaction);
+        for (at, renderer) in self.renderers.iter_mut().enumerate() {
+            let transaction = if makes_tables && at == 0 { &*for_tables } else { transaction };
             let rendered = renderer.render_with(transaction, &self.origins);
             outcome = outcome.and(rendered.map_err(|source| RenderError { renderer: renderer.name(), source }));
+        }
+        if makes_tables {
+            self.apart.follow(transaction);
+            let tables = self.tables_of_renderer();
+            self.apart.combine(tables);
         }
         if let Some(shadow) = &mut self.shadow {
             // A failure of the shadow is reported in `refusals` and never affects enforcement.
@@ -319,10 +336,11 @@ impl Pipeline {
     /// Forgets origins that neither a list nor a renderer uses. A renderer that refused newer rules still uses the origins of the older
     /// ones.
     fn sweep_origins(&mut self) {
-        let (configurator, renderers, shadow) = (&self.configurator, &self.renderers, &self.shadow);
+        let (configurator, renderers, shadow, apart) = (&self.configurator, &self.renderers, &self.shadow, &self.apart);
         self.origins.sweep(|| {
             let mut used: HashSet<_> = renderers.iter().flat_map(|renderer| renderer.origins()).collect();
             used.extend(shadow.iter().flat_map(Shadow::origins));
+            used.extend(apart.origins());
             for list in configurator.lists() {
                 used.extend(list.rules.iter().map(|rule| rule.origin));
             }
@@ -333,7 +351,7 @@ impl Pipeline {
     /// Returns the rules that a renderer could not express, with the rules in force instead. All other rules are in force.
     pub fn refusals(&self) -> Vec<Refusal> {
         let enforcing = self.renderers.iter().flat_map(|renderer| renderer.refusals());
-        enforcing.chain(self.shadow.iter().flat_map(Shadow::refusals)).collect()
+        enforcing.chain(self.apart.refusals()).chain(self.shadow.iter().flat_map(Shadow::refusals)).collect()
     }
 
     /// Returns the meaning of the origin numbers in verdicts.

@@ -5,6 +5,7 @@ use std::num::{NonZeroU8, NonZeroU32};
 use bulkhead_classifier::OriginId;
 
 use crate::flow::{Flow, Translation};
+use crate::names::NameId;
 use crate::packet::LinkType;
 use crate::{DropReason, PortId, TableId};
 
@@ -113,6 +114,8 @@ pub struct Decision {
     pub rule: Option<u32>,
     /// The origin that the control plane put on the rule or on the hairpin. `None` if no rule matched.
     pub origin: Option<OriginId>,
+    /// The destination's name by which the rule matched. `None` if the rule names no domains.
+    pub name: Option<NameId>,
 }
 
 /// Whether a packet started a session or belongs to one.

@@ -68,6 +68,11 @@ pub struct PortConfig {
     /// The table that judges connections from the port's own address to itself through a Service. `None` allows them like all others to
     /// itself.
     pub hairpin_table: Option<TableId>,
+    /// The table that judges packets entering the vswitch on this port before the table above, because some of the pod's rules name domains. `None`
+    /// for all other ports.
+    pub named_table: Option<TableId>,
+    /// Like `named_table`, if all policies were enforced. `None` unless the port has a table for `audit` and such rules.
+    pub named_audit: Option<TableId>,
     /// The link of a live port. `None` if packets are only judged and not forwarded, or if the port has no interface.
     pub link: Option<Link>,
     /// Whether the pod's interface is known not to exist, so that no host has the port's addresses. False while the port is only closed.
@@ -96,6 +101,8 @@ impl PortConfig {
             audit: None,
             hairpin: None,
             hairpin_table: None,
+            named_table: None,
+            named_audit: None,
             link: None,
             is_gone: false,
             shares_host: false,

@@ -15,6 +15,7 @@ use bulkhead_classifier::{OriginId, Tables, Verdict};
 
 use crate::address_map::AddressMap;
 use crate::masquerade::Masquerade;
+use crate::names::Names;
 use crate::outcome::Decision;
 use crate::route::Hop;
 use crate::service::Node;
@@ -45,6 +46,8 @@ pub struct Snapshot {
     masquerade: Option<Arc<Masquerade>>,
     /// The UDP port of the tunnel between nodes, to which pods may not send. `None` without a tunnel.
     tunnel_port: Option<u16>,
+    /// The ports with rules that name domains. `None` if there are none.
+    names: Option<Arc<Names>>,
 }
 
 /// The reason why a snapshot was rejected. The current one stays in force.
@@ -132,6 +135,7 @@ impl Snapshot {
             services: None,
             masquerade: None,
             tunnel_port: None,
+            names: None,
         };
         snapshot.check_references()?;
         snapshot.find_owners()?;
@@ -211,6 +215,18 @@ impl Snapshot {
         self.tunnel_port
     }
 
+    /// Sets from whose DNS answers the ports with rules that name domains learn.
+    #[must_use]
+    pub fn with_names(mut self, names: Option<Arc<Names>>) -> Self {
+        self.names = names;
+        self
+    }
+
+    /// Returns from whose DNS answers ports learn. `None` if no rule names domains.
+    pub fn names(&self) -> Option<&Names> {
+        self.names.as_deref()
+    }
+
     /// Whether denials by rules of this origin are reported to the sender.
     pub fn refuses(&self, origin: OriginId) -> bool {
         self.refusing.contains(&origin)
@@ -260,7 +276,7 @@ impl Snapshot {
     pub(crate) fn decision(&self, table: TableId, verdict: Verdict) -> Decision {
         let origin = self.table(table).and_then(|tables| tables.deciding_rule(verdict)).map(|rule| rule.origin);
         let rule = verdict.rule().and_then(|rule| u32::try_from(rule).ok());
-        Decision { table: Some(table), rule, origin }
+        Decision { table: Some(table), rule, origin, name: None }
     }
 
     /// Returns the node's port, addresses and routes, as the Services need them.
@@ -317,7 +333,9 @@ impl Snapshot {
             if !names.insert(&port.name) {
                 return Err(SnapshotError::DuplicateName { name: port.name.clone() });
             }
-            let mut bound = [port.egress, port.ingress, port.audit, port.hairpin_table].into_iter().flatten();
+            let tables =
+                [port.egress, port.ingress, port.audit, port.hairpin_table, port.named_table, port.named_audit];
+            let mut bound = tables.into_iter().flatten();
             if let Some(table) = bound.find(|table| table.index() >= self.tables.len()) {
                 let tables = self.tables.len();
                 return Err(SnapshotError::UnknownTable { port: port.name.clone(), table, tables });

@@ -66,6 +66,8 @@ fn port(name: &str, kind: PortKind, addresses: &[&str], egress: TableId) -> Port
         audit: None,
         hairpin: (kind == PortKind::Pod).then_some(OriginId(9)),
         hairpin_table: None,
+        named_table: None,
+        named_audit: None,
         link: None,
         is_gone: false,
         shares_host: false,

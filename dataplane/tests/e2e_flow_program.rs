@@ -87,6 +87,8 @@ fn snapshot() -> Snapshot {
         audit: None,
         hairpin: None,
         hairpin_table: None,
+        named_table: None,
+        named_audit: None,
         link: Some(Link { mac: OWN_MAC, mtu: MTU }),
         is_gone: false,
         shares_host: false,

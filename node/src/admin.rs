@@ -22,6 +22,7 @@ pub(super) mod exposition;
 pub(super) mod health;
 pub(super) mod http;
 pub(super) mod metrics;
+mod names;
 pub(super) mod policy_labels;
 pub(super) mod probes;
 mod sessions;

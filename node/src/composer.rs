@@ -14,6 +14,7 @@
 //! logged once, and composing is retried.
 
 mod flows;
+mod holders;
 mod policy;
 
 use std::collections::BTreeSet;
@@ -33,8 +34,11 @@ use super::host_port::Destinations;
 use super::ids::Ids;
 use super::log;
 use super::remote_nodes::RemoteNode;
+use super::state::NameServers;
 use super::view::{PortView, View};
+use bulkhead_answers::run;
 use bulkhead_answers::services::Update;
+use holders::Holders;
 pub(super) use policy::{Enforced, Policy, Takeover};
 
 /// Time until a failed publication is retried. The cause may be a temporary lack of memory.
@@ -67,6 +71,7 @@ struct Inner {
     ways: Ways,
     answers: Answers,
     ids: Ids,
+    holders: Holders,
     refused: Option<Refused>,
     /// The Services. `None` until they are listed, and if they are off.
     services: Option<Arc<Services>>,
@@ -94,8 +99,12 @@ impl Inner {
         let masquerade = self.policy.masquerade.clone();
         let snapshot = view.snapshot(generation, &mut self.ids)?;
         let snapshot = snapshot.telling_unreachable(self.answers.unreachable == Denied::Refuse);
+        let names = self.policy.names.as_deref().and_then(|NameServers { servers, settings }| {
+            let holders = &mut self.holders;
+            run::names(servers.clone(), settings, snapshot.ports(), |_, port| holders.of(port))
+        });
         let snapshot = snapshot.with_services(self.services.clone()).with_masquerade(masquerade);
-        Ok(snapshot.with_tunnel_port(*tunnel_port))
+        Ok(snapshot.with_tunnel_port(*tunnel_port).with_names(names))
     }
 }
 
@@ -134,6 +143,7 @@ impl Composer {
             ways,
             answers,
             ids: Ids::default(),
+            holders: Holders::default(),
             refused: None,
             services,
             enforced: (Instant::now(), Duration::ZERO),
@@ -144,6 +154,7 @@ impl Composer {
             cache.enter(&first);
         }
         publisher.publish(first)?;
+        inner.holders.finish();
         Ok(Self {
             inner: Mutex::new(inner),
             publisher,
@@ -335,6 +346,10 @@ impl Composer {
         let idle = if inner.keeps_flows { Vec::new() } else { self.change_flows(&snapshot) };
         self.publisher.publish(Arc::clone(&snapshot))?;
         self.judge_flows(&snapshot, &idle);
+        let gone = inner.holders.finish();
+        if let Some(vswitch) = self.vswitch.get().and_then(Weak::upgrade) {
+            gone.into_iter().for_each(|holder| vswitch.learned().forget(holder));
+        }
         Ok(generation)
     }
 }
@@ -374,6 +389,7 @@ mod tests {
             pod_networks: [].into(),
             node_addresses: [].into(),
             masquerade: None,
+            names: None,
             refusing: [[].into(), [].into()],
             denied: false,
             is_told: true,

@@ -20,6 +20,7 @@ mod hubble;
 mod journal;
 mod masquerade;
 mod mode;
+mod names;
 mod node_ranges;
 mod ports;
 mod sessions;
@@ -30,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_answers::run::NameSettings;
 use bulkhead_control::object::{Denied, Enforcement};
 use bulkhead_control::renderer::acl::EnforcedAt;
 use bulkhead_control::service::Settings;
@@ -88,6 +90,8 @@ pub(crate) struct Config {
     pub services: Option<Settings>,
     /// Masquerading of pods' connections to other networks. `None` if they keep their addresses.
     pub masquerade: Option<MasqueradeConfig>,
+    /// How pods' DNS answers are read for rules that name domains.
+    pub names: NameSettings,
     /// Whether packets that policy denies are dropped or refused. A namespace's annotation overrides it.
     pub denied: Denied,
     /// Whether packets to addresses of the node's pods that no pod has are dropped or refused.
@@ -313,6 +317,7 @@ impl Config {
         differs("state", self.state != new.state);
         differs("services", self.services != new.services);
         differs("masquerade", self.masquerade != new.masquerade);
+        differs("names", self.names != new.names);
         differs("enforce", self.enforce != new.enforce);
         differs("audit", self.audit_folder != new.audit_folder);
         differs("journal", self.journal != new.journal);

@@ -1,5 +1,6 @@
 //! The main thread: starts the other threads, handles signals, watches the configuration file and prints the summary.
 
+mod names;
 mod start;
 
 use std::os::unix::net::UnixListener;
@@ -34,6 +35,7 @@ use super::signals::{self, Request};
 use super::state::DENYING;
 use super::watch::Watch;
 use bulkhead_answers::args::Format;
+use names::NameSweep;
 
 /// Time until the main thread looks again whether workers still hold replaced tables. A worker that sleeps holds them for up to 150 ms.
 const COLLECT: Duration = Duration::from_millis(250);
@@ -54,6 +56,7 @@ pub(super) struct Daemon {
     interfaces: interfaces::Handle,
     /// Whether every port has been tried once since the start.
     is_settled: bool,
+    names: NameSweep,
     /// Whether flows of the previous process have ended, and its interfaces without a port are closed.
     has_taken_over: bool,
     policy: policy::Handle,
@@ -127,7 +130,8 @@ impl Daemon {
         }
         let ways =
             [self.host_port.as_ref().map(HostPort::next_check), self.remote_nodes.as_ref().map(RemoteNodes::next_look)];
-        let times = [collect, self.composer.next_attempt()].into_iter().chain(ways);
+        let sweep = self.names.next(self.composer.current().names().is_some(), self.vswitch.learned());
+        let times = [collect, sweep, self.composer.next_attempt()].into_iter().chain(ways);
         times.flatten().fold(self.config_watch.next_look(), Instant::min)
     }
 

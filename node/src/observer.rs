@@ -23,7 +23,7 @@ use bulkhead_answers::named::Unknown;
 use bulkhead_cluster::kubernetes::{Follower, SourceHealth};
 use bulkhead_control::pipeline::AuditedPolicy;
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
-use bulkhead_dataplane::{PortId, SessionInfo, SessionSelector, Snapshot};
+use bulkhead_dataplane::{Learned, LearnedCounts, PortId, SessionInfo, SessionSelector, Snapshot};
 use crossbeam_channel::RecvTimeoutError;
 use ipnet::IpNet;
 use prometheus_client::metrics::histogram::Histogram;
@@ -100,6 +100,8 @@ pub(super) struct Observation {
     pub(super) audited: Option<Arc<BTreeSet<AuditedPolicy>>>,
     /// Number of connections that each audited policy would have denied.
     pub(super) audit: AuditTotals,
+    /// The numbers of learned names. `None` if no rule names domains.
+    pub(super) names: Option<LearnedCounts>,
     pub(super) uptime: Duration,
 }
 
@@ -122,6 +124,11 @@ impl Observer {
     ) -> Self {
         let (about, vswitch) = (Arc::new(about), Arc::downgrade(vswitch));
         Self { about, composer, vswitch, interfaces, capture, names, audit, last_told: Arc::default() }
+    }
+
+    /// Returns the addresses that pods have learned by name. `None` while the vswitch ends.
+    pub(super) fn learned(&self) -> Option<Arc<Learned>> {
+        self.vswitch.upgrade().map(|vswitch| Arc::clone(vswitch.learned()))
     }
 
     /// Returns the counts of connections that audited policies would have denied.
@@ -147,9 +154,11 @@ impl Observer {
         interfaces: Report,
         capture: Option<CaptureCounters>,
     ) -> Observation {
+        let snapshot = self.composer.current();
         Observation {
             about: Arc::clone(&self.about),
-            snapshot: self.composer.current(),
+            names: snapshot.names().and(self.learned()).map(|learned| learned.counts()),
+            snapshot,
             pod_networks: self.composer.pod_networks(),
             counters,
             interfaces,

@@ -171,6 +171,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
         let has_changed = has_refreshed || has_changed;
         let services = state.take_services();
         let has_services = services.is_some();
+        let has_changed = has_changed || (has_services && state.follow_names());
         if has_changed || is_attached || is_judged_otherwise {
             let policy = state.policy();
             // New pods are not logged.

@@ -5,6 +5,7 @@ mod counts;
 mod files;
 mod judging;
 mod masquerade;
+mod names;
 mod nftables;
 mod nodes;
 mod own_node;
@@ -39,11 +40,13 @@ use super::log;
 use super::origins::SharedOrigins;
 use super::remote_nodes::{self, RemoteNode};
 use super::watch::Watch;
+use bulkhead_answers::run::NameSettings;
 use bulkhead_answers::services::{Adapter, NodeHealth};
 use bulkhead_answers::{contests, run};
 pub(super) use counts::{StateCounters, StateCounts};
 pub(super) use judging::{Judged, Judging};
 use masquerade::Masquerading;
+pub(crate) use names::NameServers;
 use nftables::KernelState;
 pub(super) use nodes::Nodes;
 use own_node::{nameless, without_state};
@@ -75,6 +78,9 @@ pub(super) struct LiveState {
     nodes: watch::Sender<Arc<Nodes>>,
     /// How pods' connections to outside the cluster are masqueraded. `None` if they are not.
     masquerading: Option<Masquerading>,
+    name_settings: NameSettings,
+    /// See [`Policy::names`].
+    names: Option<Arc<NameServers>>,
     /// Services and nodes of the stored copy, until the API server sends them.
     kept_services: Inventory,
     /// Withheld source addresses for connections to Services, because a pod or a node has the address, each with that owner's name.
@@ -151,6 +157,8 @@ impl LiveState {
             health: watch::Sender::default(),
             nodes: watch::Sender::default(),
             masquerading: None,
+            name_settings: NameSettings::default(),
+            names: None,
             kept_services: Inventory::default(),
             taken_sources: BTreeMap::new(),
             origins: SharedOrigins::default(),
@@ -281,9 +289,10 @@ impl LiveState {
         (self.tables, self.remote_nodes, self.refusing) = (tables, remote_nodes.into(), refusing);
         self.pod_networks = blocks.into();
         self.follow_host_ports();
+        let has_other_names = self.follow_names();
         self.counts.contested_addresses.store(contests as u64, Ordering::Relaxed);
         self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
-        Ok(!is_same)
+        Ok(!is_same || has_other_names)
     }
 
     /// Replaces the attached pods. Returns whether anything in force changed.
@@ -351,6 +360,7 @@ impl LiveState {
             pod_networks: Arc::clone(&self.pod_networks),
             node_addresses: Arc::clone(&self.primary),
             masquerade: self.masquerading.as_ref().map(Masquerading::value),
+            names: self.names.clone(),
             refusing: self.refusing.clone(),
             denied: false,
             is_told: self.api.is_none() || self.counts.applied.load(Ordering::Relaxed) <= 1,
@@ -364,6 +374,7 @@ impl LiveState {
             audited: Arc::default(),
             remote_nodes: [].into(),
             pod_networks: [].into(),
+            names: None,
             refusing: [[].into(), [].into()],
             denied: true,
             ..in_force

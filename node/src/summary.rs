@@ -316,6 +316,8 @@ mod tests {
             audit: None,
             hairpin: None,
             hairpin_table: None,
+            named_table: None,
+            named_audit: None,
             link: Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 }),
             is_gone: false,
             shares_host: false,

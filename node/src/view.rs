@@ -63,7 +63,7 @@ impl View<'_> {
         let mut names = Vec::new();
         for interface in self.tables.interfaces.iter() {
             let mut port = run::port_config(self.tables.enforced_at, interface)?;
-            port.audit = run::audit_table(self.tables, self.audit, &interface.attachment)?;
+            run::set_audit_tables(&mut port, self.tables, self.audit, &interface.attachment)?;
             port.is_gone = port.kind == PortKind::Pod;
             names.push(port.name.clone());
             known.insert(port.name.clone(), port);
@@ -84,6 +84,7 @@ impl View<'_> {
                 if port.kind == PortKind::Pod {
                     // Without addresses, all packets from the pod are spoofed.
                     (port.egress, port.ingress) = (None, None);
+                    (port.named_table, port.named_audit) = (None, None);
                     port.addresses.clear();
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   bulkhead why | bundle, which read files that the answer names
-//!   bulkhead status | ports | policies | sessions | tables | top | audit report | explain --live | reload --JSON line--> unix socket --> `live::admin` answers
+//!   bulkhead status | ports | names | policies | sessions | tables | top | audit report | explain --live | reload --JSON line--> unix socket --> `live::admin` answers
 //!   a CNI plugin: add_port, remove_port, check_port, retain_ports -------'
 //! ```
 //!
@@ -17,6 +17,7 @@ mod commands;
 mod json;
 #[cfg(target_os = "linux")]
 mod missed;
+mod names;
 mod nodes;
 #[cfg(target_os = "linux")]
 mod pod_mtu;
@@ -37,6 +38,8 @@ pub use commands::{ports, reload, sessions, status, tables};
 #[cfg(target_os = "linux")]
 pub use missed::Missed;
 #[cfg(target_os = "linux")]
+pub use names::names;
+#[cfg(target_os = "linux")]
 pub use nodes::nodes;
 #[cfg(target_os = "linux")]
 pub use pod_mtu::PodMtu;
@@ -48,10 +51,11 @@ pub use watch::{capture, monitor, trace};
 pub use protocol::{
     AddPort, AddedPort, Answer, AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow, CheckedPort, Condition,
     Connection, DropRow, EndedSessions, Enforcement, Explanation, Failure, FlowCacheRow, Judging, KeptFiles, LastError,
-    LiveWalk, Monitor, NodeWayRow, NodeWays, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow,
-    PortTotals, ProbesStatus, RefusedPort, RemoteNodesStatus, RemovedPort, RemovedPorts, Request, ServiceHealth,
-    SessionFilter, SessionRow, SessionTotals, Sessions, SourceStatus, Status, TableRow, Trace, WatchedPort, Watching,
-    WayFault, WayState, WorkerRow, read_request,
+    LearnedName, LearnedNames, LiveWalk, Monitor, NameFilter, NameTotals, NodeWayRow, NodeWays, NotOpen,
+    PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, ProbesStatus, RefusedPort,
+    RemoteNodesStatus, RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals,
+    Sessions, SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WayFault, WayState, WorkerRow,
+    read_request,
 };
 
 pub use bulkhead_answers::args::DEFAULT_SOCKET;

@@ -6,7 +6,7 @@ mod wait;
 mod watch;
 mod why;
 
-pub use admin::{Audit, AuditAction, Reload, Sessions, Status, Tables};
+pub use admin::{Audit, AuditAction, Names, Reload, Sessions, Status, Tables};
 pub use top::{PortOrder, Top};
 pub use wait::{PolicyReference, Wait};
 pub use watch::{Capture, Monitor, Trace, Traced, WatchedEnds};

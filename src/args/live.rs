@@ -5,7 +5,9 @@ use clap::Subcommand;
 use bulkhead_answers::args::Admin;
 use bulkhead_cni::args::Cni;
 use bulkhead_node::args::{Cleanup, Run};
-use bulkhead_observe::args::{Audit, Bundle, Capture, Monitor, Reload, Sessions, Status, Tables, Top, Trace, Wait};
+use bulkhead_observe::args::{
+    Audit, Bundle, Capture, Monitor, Names, Reload, Sessions, Status, Tables, Top, Trace, Wait,
+};
 
 use super::Sync;
 
@@ -27,6 +29,8 @@ pub enum LiveCommand {
         Prints for each other node and address family the route or tunnel, its age and MTU, and the last answered probe. A broken way has its\n\
         cause below the table. Exit code 0 if no way is broken, 1 if one is, 2 if no vswitch answers.")]
     Nodes(Admin),
+    /// List the addresses that pods have resolved and may reach by rules that name domains
+    Names(Names),
     /// List the running vswitch's sessions and the ports with most sessions, or end sessions
     Sessions(Sessions),
     /// List the tables that the running vswitch enforces, or one port's rules

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use bulkhead_classifier::{Addresses, PortRange, Rule, Services};
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::renderer::acl::{AclTable, NodeTables};
+use bulkhead_control::renderer::acl::{AclTable, Interface, NodeTables};
 use bulkhead_control::renderer::contiv::tuple::six_tuples;
 use serde_json::{Value, json};
 
@@ -30,11 +30,7 @@ fn text(pipeline: &Pipeline, tables: &NodeTables, expand: bool, out: &mut impl W
     let mut ports = Columns::new(&["PORT", "ADDRESSES", "TABLE"]);
     for interface in tables.interfaces.iter() {
         let addresses = interface.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        ports.row([
-            run::port_name(&interface.attachment).to_string(),
-            addresses,
-            tables.tables[interface.table].name.to_string(),
-        ]);
+        ports.row([run::port_name(&interface.attachment).to_string(), addresses, names(tables, interface).join(", ")]);
     }
     ports.write(out)?;
     for table in &tables.tables {
@@ -42,18 +38,29 @@ fn text(pipeline: &Pipeline, tables: &NodeTables, expand: bool, out: &mut impl W
         writeln!(out, "\ntable {}: {} rules, the first that matches decides", printable(&table.name), rules.len())?;
         for (at, rule) in rules.iter().enumerate() {
             let origin = super::named(pipeline, &[rule.origin]);
+            let by_name = rule.names.as_ref().map(|names| format!(" by name {names}")).unwrap_or_default();
             if expand {
                 for tuple in six_tuples(rule) {
-                    writeln!(out, "  {at:>3} {tuple}  # {origin}")?;
+                    writeln!(out, "  {at:>3} {tuple}{by_name}  # {origin}")?;
                 }
             } else {
                 let (src, dst) = (shown_addresses(&rule.src), shown_addresses(&rule.dst));
                 let services = shown_services(&rule.services);
-                writeln!(out, "  {at:>3} {:<5} {src} -> {dst} {services}  # {origin}", rule.action.to_string())?;
+                writeln!(
+                    out,
+                    "  {at:>3} {:<5} {src} -> {dst} {services}{by_name}  # {origin}",
+                    rule.action.to_string()
+                )?;
             }
         }
     }
     Ok(())
+}
+
+/// Returns the names of the tables that judge an interface's packets, in order.
+fn names<'a>(tables: &'a NodeTables, interface: &Interface) -> Vec<&'a str> {
+    let all = interface.egress_table.into_iter().chain([interface.table]);
+    all.map(|table| &*tables.tables[table].name).collect()
 }
 
 fn stats(tables: &NodeTables, form: Format, out: &mut impl Write) -> anyhow::Result<()> {
@@ -117,8 +124,14 @@ fn document(pipeline: &Pipeline, tables: &NodeTables, expand: bool) -> Value {
         .iter()
         .map(|interface| {
             let name = run::port_name(&interface.attachment).to_string();
-            users.entry(interface.table).or_default().push(name.clone());
-            json!({ "port": name, "addresses": interface.addresses, "table": tables.tables[interface.table].name })
+            let judging = interface.egress_table.into_iter().chain([interface.table]);
+            judging.for_each(|table| users.entry(table).or_default().push(name.clone()));
+            let mut port =
+                json!({ "port": name, "addresses": interface.addresses, "table": tables.tables[interface.table].name });
+            if let Some(egress) = interface.egress_table {
+                port["egress_table"] = tables.tables[egress].name.to_string().into();
+            }
+            port
         })
         .collect();
     let table = |(at, table): (usize, &AclTable)| {
@@ -145,6 +158,9 @@ fn rule_value(pipeline: &Pipeline, rule: &Rule, expand: bool) -> Value {
         "services": services,
         "origin": run::attribution(origin),
     });
+    if let Some(names) = &rule.names {
+        value["names"] = names.patterns().iter().map(ToString::to_string).collect();
+    }
     debug_assert_eq!(rule.src_ports, PortRange::ALL);
     if expand {
         value["six_tuples"] = six_tuples(rule).map(|tuple| tuple.to_string()).collect();

@@ -42,6 +42,9 @@ pub struct Step {
     rules: Option<usize>,
     /// The matching rule's addresses, protocol and ports, as text. `None` if no rule matched.
     match_text: Option<String>,
+    /// The destination's domain name by which the rule matched. `None` if the rule names no domains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
     #[serde(flatten)]
     attribution: Attribution,
     /// The policy rule that decided, or the policies that isolate the pod. `None` if no policy decided.
@@ -74,6 +77,8 @@ pub struct Pass<'a> {
     pub table: Option<(Arc<str>, usize)>,
     /// The matching rule. `None` if no rule matched.
     pub decided: Option<Rule>,
+    /// The destination's domain name by which the rule matched. `None` if the rule names no domains.
+    pub name: Option<String>,
     /// The policy rule that decided, or the policies that isolate the pod. `None` if no policy decided.
     pub origin: Option<Origin>,
     /// Audited policies that would deny the packet, with file positions. `None` without one.
@@ -87,7 +92,7 @@ pub struct Pass<'a> {
 impl Step {
     /// Converts a packet's processing to its printed form.
     pub fn new(pass: Pass<'_>) -> Self {
-        let Pass { node, is_reply, outcome, in_port, out, table, decided, origin, audited, answer, at } = pass;
+        let Pass { node, is_reply, outcome, in_port, out, table, decided, name, origin, audited, answer, at } = pass;
         Self {
             node,
             packet: if is_reply { "reply" } else { "first" }.into(),
@@ -105,8 +110,10 @@ impl Step {
             table: table.map(|(name, _)| name),
             match_text: decided.map(|rule| {
                 let (src, dst) = (shown_addresses(&rule.src), shown_addresses(&rule.dst));
-                format!("{} {src} -> {dst} {}", rule.action, shown_services(&rule.services))
+                let by = rule.names.as_ref().map(|names| format!(" by name {names}")).unwrap_or_default();
+                format!("{} {src} -> {dst} {}{by}", rule.action, shown_services(&rule.services))
             }),
+            name,
             attribution: run::attribution(origin.as_ref()),
             at,
             audited_by: audited.as_ref().map(|(origin, _)| origin.to_string()),
@@ -139,6 +146,9 @@ impl Step {
         }
         if let Some(text) = &self.match_text {
             writeln!(out, "   {text}")?;
+        }
+        if let Some(name) = &self.name {
+            writeln!(out, "   the pod has resolved {} to this address", printable(name))?;
         }
         if let Some(origin) = &self.origin {
             writeln!(out, "   because: {}", printable(origin))?;

@@ -195,7 +195,7 @@ fn names(policy: &Policy, pipeline: &Pipeline, from: &End, to: &End, port: PortP
             peer.pods.matches(&pod.labels) && cache.scope_covers(&peer.namespaces, &pod.name.namespace)
         }),
         Peer::Block(block) => block.cidr.contains(&end.address()),
-        Peer::Nodes(_) => false,
+        Peer::Nodes(_) | Peer::Names(_) => false,
     };
     let by = |rules: &Option<Vec<PolicyRule>>, subject: &End, peer: &End| {
         let is_subject = pod(subject)

@@ -39,16 +39,18 @@ pub(super) fn find<'a>(
     for subject in subjects {
         let rules: Vec<(&Rule<'a>, Option<OriginId>)> =
             subject.rules.iter().map(|rule| (rule, origins.get(&key(subject, rule)).copied())).collect();
-        let is_dead =
+        let is_harmless =
             |origin: &Option<OriginId>| origin.is_none_or(|origin| removals.is_harmless(&Removal::of_rule(origin)));
-        let idle: Vec<&(&Rule<'a>, Option<OriginId>)> = rules.iter().filter(|(_, origin)| is_dead(origin)).collect();
+        // A state does not have the addresses of domain names.
+        let is_dead = |(rule, origin): &&(&Rule<'a>, Option<OriginId>)| !rule.has_names() && is_harmless(origin);
+        let idle: Vec<&(&Rule<'a>, Option<OriginId>)> = rules.iter().filter(is_dead).collect();
         dead.rules.extend(idle.iter().map(|(rule, _)| key(subject, rule)));
         if subject.pods.is_empty() {
             dead.found.extend(nobody::policy(pipeline.cache(), makers, subject));
             continue;
         }
         let whole = Removal { policies: [subject.name.clone()].into(), ..Removal::default() };
-        if removals.is_harmless(&whole) {
+        if !subject.rules.iter().any(Rule::has_names) && removals.is_harmless(&whole) {
             removable.push((dead.found.len(), whole));
             dead.found.push(changes_nothing(subject, subjects, idle.len()));
             if idle.len() == rules.len() {

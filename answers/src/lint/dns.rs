@@ -106,6 +106,8 @@ fn resolvers<'a>(cache: &Cache, subjects: &'a [Subject<'_>]) -> BTreeSet<&'a Pod
 fn names_somebody(cache: &Cache, rule: &Rule<'_>) -> bool {
     let is_there = |peer: &Peer| match peer {
         Peer::Block(_) | Peer::Nodes(_) => true,
+        // A resolver that is named by its own name needs another one.
+        Peer::Names(_) => false,
         Peer::Pods(peer) => cache.has_pod_of_peer(peer),
     };
     rule.traffic.peers.as_ref().is_none_or(|peers| peers.iter().any(is_there))
@@ -117,6 +119,8 @@ fn needs_names(rule: &Rule<'_>) -> bool {
         Peer::Pods(_) => true,
         Peer::Block(block) => block.cidr.prefix_len() == 0,
         Peer::Nodes(_) => false,
+        // Their addresses are those of the pod's DNS answers.
+        Peer::Names(_) => true,
     };
     let speaks = match &rule.traffic.ports {
         None => true,

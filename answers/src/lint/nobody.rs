@@ -66,7 +66,7 @@ pub(super) fn rule<'a>(cache: &Cache, makers: &Makers<'a>, subject: &Subject<'a>
         let one = Found { cause: (!is_sure).then(|| UNKNOWN.to_owned()), ..one };
         found.push(match peer {
             Peer::Pods(peer) => makers.beside(one, cache, peer, is_sure),
-            Peer::Block(_) | Peer::Nodes(_) => one,
+            Peer::Block(_) | Peer::Nodes(_) | Peer::Names(_) => one,
         });
     }
     found.extend(named_ports(cache, subject, rule));
@@ -106,7 +106,7 @@ impl Nobody {
 /// Returns why a peer matches nothing. `None` if it matches something.
 fn why_nobody(cache: &Cache, peer: &Peer) -> Option<Nobody> {
     match peer {
-        Peer::Block(_) => None,
+        Peer::Block(_) | Peer::Names(_) => None,
         Peer::Nodes(selector) => {
             let is_any = cache.nodes().values().any(|node| selector.matches(&node.labels));
             (!is_any && !cache.nodes().is_empty())

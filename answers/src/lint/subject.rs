@@ -175,17 +175,22 @@ impl Rule<'_> {
         self.traffic.peers.iter().flatten().enumerate()
     }
 
+    /// Whether the rule names domains.
+    pub(super) fn has_names(&self) -> bool {
+        self.peers().any(|(_, peer)| matches!(peer, Peer::Names(_)))
+    }
+
     pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &IpBlock)> {
         self.peers().filter_map(|(at, peer)| match peer {
             Peer::Block(block) => Some((at, block)),
-            Peer::Pods(_) | Peer::Nodes(_) => None,
+            Peer::Pods(_) | Peer::Nodes(_) | Peer::Names(_) => None,
         })
     }
 
     pub(super) fn pod_peers(&self) -> impl Iterator<Item = (usize, &PodPeer)> {
         self.peers().filter_map(|(at, peer)| match peer {
             Peer::Pods(peer) => Some((at, peer)),
-            Peer::Block(_) | Peer::Nodes(_) => None,
+            Peer::Block(_) | Peer::Nodes(_) | Peer::Names(_) => None,
         })
     }
 }

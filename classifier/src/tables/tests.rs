@@ -142,7 +142,7 @@ mod random {
         (addresses(), addresses(), ports(), services(), any::<bool>()).prop_map(
             |(src, dst, src_ports, services, allow)| {
                 let action = if allow { Action::Allow } else { Action::Deny };
-                Rule { src, dst, src_ports, services, action, origin: OriginId(0) }
+                Rule { src, dst, src_ports, services, ..Rule::any(action, OriginId(0)) }
             },
         )
     }

@@ -98,7 +98,7 @@ impl Tables {
             return Err(BuildError::TooManyRules { rules: rules.len() });
         }
         if self.compiled.is_none() {
-            return Ok(Self { rules, identities: None, compiled: None, delta: None, level: self.level });
+            return Ok(Self::scanning(rules, self.level));
         }
         let is_long = |compiled: &Compiled| {
             self.rules.len() >= min_shared || intervals(&self.rules, compiled.projection().is_none()) >= min_shared
@@ -125,6 +125,7 @@ impl Tables {
                 identities: None,
                 compiled: Some(compiled),
                 delta: self.delta.clone(),
+                names: None,
                 level: self.level,
             });
         }
@@ -132,7 +133,7 @@ impl Tables {
             return Self::build_with(rules.iter().cloned().collect(), options);
         }
         let delta = (!delta.is_empty() || movable.is_none()).then(|| Arc::new(delta));
-        Ok(Self { rules, identities: None, compiled: Some(compiled), delta, level: self.level })
+        Ok(Self { rules, identities: None, compiled: Some(compiled), delta, names: None, level: self.level })
     }
 }
 
@@ -174,7 +175,8 @@ impl Update {
         Self {
             rules: tables.rules.clone(),
             delta: tables.delta.as_deref().cloned().unwrap_or_else(Delta::new),
-            compiled: tables.compiled.clone(),
+            // Rules that name domains are few, and all are indexed again.
+            compiled: tables.compiled.clone().filter(|_| !tables.has_names()),
             differences: Differences::default(),
             replaced: Replacements::default(),
             only_versions: true,
@@ -199,7 +201,11 @@ impl Update {
                 self.rewritten += rule.src.intervals() + rule.dst.intervals();
             }
         }
-        if self.delta.is_full() || self.has_rewritten_much() {
+        let names = match change {
+            Change::Insert { rule, .. } | Change::Replace { rule, .. } => rule.names.is_some(),
+            Change::Remove { .. } => false,
+        };
+        if names || self.delta.is_full() || self.has_rewritten_much() {
             self.compiled = None;
         }
     }

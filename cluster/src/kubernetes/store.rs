@@ -342,7 +342,7 @@ fn asks_for_labels(object: Option<&Object>) -> bool {
             }
             NamespaceScope::Own(_) => false,
         },
-        Peer::Block(_) | Peer::Nodes(_) => false,
+        Peer::Block(_) | Peer::Nodes(_) | Peer::Names(_) => false,
     })
 }
 

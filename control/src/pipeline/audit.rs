@@ -24,6 +24,7 @@ use std::sync::Arc;
 use bulkhead_classifier::OriginId;
 
 use super::Pipeline;
+use super::apart::{self, Apart};
 use super::enforcing::Enforcing;
 use crate::contract::{Endpoint, EndpointRules, TieredList, Transaction};
 use crate::object::{ClusterPolicyName, Enforcement, PodName, Policy, PolicyName, Position};
@@ -91,6 +92,13 @@ enum Form {
 }
 
 impl Form {
+    fn all_tables(&self) -> Vec<Arc<NodeTables>> {
+        match self {
+            Self::Acl(renderer) => renderer.all_node_tables().cloned().collect(),
+            Self::Identities(renderer) => renderer.node_tables().cloned().into_iter().collect(),
+        }
+    }
+
     fn renderer(&self) -> &dyn Renderer {
         match self {
             Self::Acl(renderer) => &**renderer,
@@ -113,6 +121,7 @@ pub(super) struct Shadow {
     /// The latest endpoints, compiled from all policies. `news` lists those that changed since the last transaction.
     pub(super) told: BTreeMap<PodName, Arc<Endpoint>>,
     news: Vec<(PodName, Option<Arc<Endpoint>>)>,
+    apart: Apart,
     /// The error of the last transaction, if it failed. The renderer tries again with the next one.
     failed: Option<String>,
 }
@@ -128,7 +137,7 @@ impl Shadow {
             }
             (_, Enforcing::Identities(_) | Enforcing::Sessions(_) | Enforcing::Kernel(_)) => return None,
         };
-        Some(Self { form, told: BTreeMap::new(), news: Vec::new(), failed: None })
+        Some(Self { form, told: BTreeMap::new(), news: Vec::new(), apart: Apart::default(), failed: None })
     }
 
     /// Forgets the endpoints before a resync. Returns them, so that the caller keeps their lists alive and the lists keep their identities.
@@ -163,13 +172,20 @@ impl Shadow {
         let endpoints = std::mem::take(&mut self.news);
         let Some(form) = &mut self.form else { return };
         let transaction = Transaction { endpoints, ..transaction.clone() };
-        let rendered = form.renderer_mut().render_with(&transaction, origins);
+        let rendered = form.renderer_mut().render_with(&apart::for_tables(&transaction), origins);
         self.failed = rendered.err().map(|error| error.to_string());
+        self.apart.follow(&transaction);
+        self.apart.combine(form.all_tables());
+    }
+
+    /// Whether the next transaction has the first pod whose rules name domains, so that the whole state is needed.
+    pub(super) fn needs_all(&self) -> bool {
+        self.form.is_some() && self.apart.needs_all(&self.news)
     }
 
     pub(super) fn origins(&self) -> HashSet<OriginId> {
         match &self.form {
-            Some(form) => form.renderer().origins(),
+            Some(form) => form.renderer().origins().into_iter().chain(self.apart.origins()).collect(),
             None => {
                 let lists = self.told.values().flat_map(|endpoint| endpoint.rules.lists());
                 lists.flat_map(|list| list.rules.iter().map(|rule| rule.origin)).collect()
@@ -180,6 +196,7 @@ impl Shadow {
     /// Returns the rules that the renderer of the audit tables could not express. They affect the audit, not enforcement.
     pub(super) fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = self.form.as_ref().map(|form| form.renderer().refusals()).unwrap_or_default();
+        refusals.extend(self.apart.refusals());
         refusals = refusals.into_iter().map(of_audit).collect();
         let failed = self.failed.iter().cloned();
         refusals.extend(failed.map(|why| Refusal { subject: "the audit".to_owned(), instead: Instead::LastGood, why }));
@@ -195,11 +212,7 @@ impl Shadow {
     }
 
     fn all_tables(&self) -> Vec<Arc<NodeTables>> {
-        match &self.form {
-            Some(Form::Acl(renderer)) => renderer.all_node_tables().cloned().collect(),
-            Some(Form::Identities(renderer)) => renderer.node_tables().cloned().into_iter().collect(),
-            None => Vec::new(),
-        }
+        self.apart.all_tables().cloned().collect()
     }
 }
 

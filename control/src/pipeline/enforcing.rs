@@ -84,16 +84,21 @@ impl Pipeline {
 
     /// Returns the latest tables of a node. `None` if the node is unknown or outside the scope, or if the pipeline makes no tables.
     pub fn node_tables(&self, node: &str) -> Option<Arc<NodeTables>> {
-        match self.enforcing {
-            Enforcing::Acl(acl) => self.renderer(acl).node_tables(node).cloned(),
-            Enforcing::Identities(_) | Enforcing::Sessions(_) | Enforcing::Kernel(_) | Enforcing::Nothing(_) => {
-                self.all_node_tables().into_iter().find(|tables| *tables.node == *node)
-            }
-        }
+        self.apart.tables(node).cloned()
     }
 
     /// Returns the latest tables of all nodes of the scope, sorted by name.
     pub fn all_node_tables(&self) -> Vec<Arc<NodeTables>> {
+        self.apart.all_tables().cloned().collect()
+    }
+
+    /// Whether the enforcing renderer makes tables.
+    pub(super) const fn makes_tables(&self) -> bool {
+        !matches!(self.enforcing, Enforcing::Kernel(_) | Enforcing::Nothing(_))
+    }
+
+    /// Returns the tables of the enforcing renderer, without egress that is judged apart.
+    pub(super) fn tables_of_renderer(&self) -> Vec<Arc<NodeTables>> {
         match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).all_node_tables().cloned().collect(),
             Enforcing::Identities(identities) => self.renderer(identities).node_tables().cloned().into_iter().collect(),

@@ -504,6 +504,7 @@ proptest! {
     }
 }
 
+mod apart;
 mod batches;
 mod engines;
 mod growth;

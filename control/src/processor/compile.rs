@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ahash::AHashSet;
-use bulkhead_classifier::{AddressSet, ServiceSet, Services};
+use bulkhead_classifier::{AddressSet, NameSet, ServiceSet, Services};
 
 use super::governing::{Governing, denies_quarantined};
 use crate::book::{AddressBook, Anywhere, Named, PortName, Use, addresses_of};
@@ -87,7 +87,7 @@ pub(super) fn acquire(
                     book.acquire_nodes(cache, selector, user);
                     uses.insert(Use::Nodes(selector.clone()));
                 }
-                Peer::Block(_) => {}
+                Peer::Block(_) | Peer::Names(_) => {}
             }
         }
         for name in &named {
@@ -116,7 +116,7 @@ impl Blocks {
     pub(super) fn of(policy: &Governing) -> Self {
         let blocks = |rule: &PolicyRule| -> Option<Arc<AddressSet>> {
             let blocks = rule.peers.iter().flatten().filter_map(|peer| match peer {
-                Peer::Pods(_) | Peer::Nodes(_) => None,
+                Peer::Pods(_) | Peer::Nodes(_) | Peer::Names(_) => None,
                 Peer::Block(block) => Some(addresses_of(block)),
             });
             // In one step: a union per block would copy the previous result for each of a thousand blocks.
@@ -203,7 +203,17 @@ impl Compiler<'_> {
         let mut matches = Vec::new();
         if !is_nothing(&services) || !here.is_empty() {
             let peers = self.peers(direction, at, rule);
-            matches.push(Match { rule: at, name: None, action: RuleAction::Accept, peers, services, named: here });
+            let of = |peers, services: &Services, named| Match {
+                rule: at,
+                name: None,
+                action: RuleAction::Accept,
+                peers,
+                services: services.clone(),
+                named,
+            };
+            // The ports of a domain's addresses have no names.
+            matches.extend(domain_names(rule).map(|names| of(Peers::Names(names), &services, Vec::new())));
+            matches.push(of(peers, &services, here));
         }
         for ((transport, number), sets) in self.destinations(rule, &looked_up) {
             let services = ServiceSet::from_iter([transport.service(number, number)]).into();
@@ -228,7 +238,7 @@ impl Compiler<'_> {
         let groups = peers.iter().filter_map(|peer| match peer {
             Peer::Pods(peer) => Some(self.book.find(peer).set()),
             Peer::Nodes(selector) => Some(self.book.nodes(selector)),
-            Peer::Block(_) => None,
+            Peer::Block(_) | Peer::Names(_) => None,
         });
         named_sets(blocks.into_iter().chain(groups))
     }
@@ -255,6 +265,17 @@ impl Compiler<'_> {
     }
 }
 
+/// Returns the domain names of an egress rule's peers. `None` if it has none.
+fn domain_names(rule: &PolicyRule) -> Option<NameSet> {
+    let names = rule.peers.iter().flatten().filter_map(|peer| match peer {
+        Peer::Names(names) => Some(names),
+        Peer::Pods(_) | Peer::Nodes(_) | Peer::Block(_) => None,
+    });
+    let mut names = names.peekable();
+    names.peek()?;
+    Some(names.flat_map(|names| names.iter()).filter_map(|name| name.parse().ok()).collect())
+}
+
 /// Removes duplicates and keeps the order. The order depends on the policy; an order by identity would depend on events.
 fn named_sets(sets: impl IntoIterator<Item = SetId>) -> Peers {
     let mut named: Vec<SetId> = Vec::new();
@@ -274,7 +295,7 @@ fn is_nothing(services: &Services) -> bool {
 fn places(rule: &PolicyRule) -> Vec<Anywhere> {
     let Some(peers) = &rule.peers else { return vec![Anywhere::Everybody] };
     let block = |peer: &Peer| match peer {
-        Peer::Pods(_) | Peer::Nodes(_) => None,
+        Peer::Pods(_) | Peer::Nodes(_) | Peer::Names(_) => None,
         Peer::Block(block) => Some(Anywhere::Block(block.clone())),
     };
     peers.iter().filter_map(block).collect()

@@ -34,7 +34,7 @@ impl Lists {
         }
         let named = lists.all.iter().flat_map(|list| &list.rules).filter_map(|rule| match &rule.peers {
             Peers::Sets(sets) => Some(sets),
-            Peers::Any | Peers::OwnNode => None,
+            Peers::Any | Peers::OwnNode | Peers::Names(_) => None,
         });
         lists.sets = named.flat_map(|sets| sets.iter().copied()).collect();
         lists.sets.sort_unstable();

@@ -267,6 +267,7 @@ impl Reachability {
         let list = &self.lists[list.0 as usize];
         Side::of_rules(list.list.rules.iter().filter(|rule| match &rule.peers {
             Peers::Any | Peers::OwnNode => true,
+            Peers::Names(_) => false,
             Peers::Sets(sets) => sets.iter().any(|&set| self.is_in(node, set)),
         }))
     }

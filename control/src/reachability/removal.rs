@@ -322,7 +322,7 @@ impl<'a> Named<'a> {
         let place = |set| state.sets.binary_search(set).ok().and_then(|at| u32::try_from(at).ok());
         let places = rules.iter().map(|rule| match &rule.peers {
             Peers::Sets(sets) => sets.iter().filter_map(place).collect(),
-            Peers::Any | Peers::OwnNode => Vec::new(),
+            Peers::Any | Peers::OwnNode | Peers::Names(_) => Vec::new(),
         });
         Self { state, rules, places: places.collect() }
     }

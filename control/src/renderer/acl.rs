@@ -54,12 +54,15 @@ pub struct Interface {
     pub hairpin: Option<OriginId>,
     /// The index in [`NodeTables::tables`] of the table for a pod's connections to itself through a Service. `None` if all are allowed.
     pub hairpin_table: Option<usize>,
+    /// The index in [`NodeTables::tables`] of the table that judges a pod's egress before `table`, because some of its rules name domains. `None`
+    /// if `table` judges all.
+    pub egress_table: Option<usize>,
 }
 
 /// A compiled table with its name.
 #[derive(Clone, Debug)]
 pub struct AclTable {
-    /// `node-exit`, `node-entry`, `local:` with the name of the first pod that uses the table, or `hairpin:` with a pod's name.
+    /// `node-exit`, `node-entry`, `local:` with the name of the first pod that uses the table, `hairpin:` or `egress:` with a pod's name.
     pub name: Arc<str>,
     /// The rules, compiled for the classifier.
     pub tables: Arc<Tables>,
@@ -96,7 +99,8 @@ pub struct NodeTables {
     pub generation: u64,
     /// The pods' interfaces, sorted by name, then the uplink's and the host's.
     pub interfaces: Arc<[Interface]>,
-    /// The tables. The last is for uplink and host: `node-exit` or `node-entry`. With identity tables, the first serves all interfaces.
+    /// The tables of pods, then that of uplink and host (`node-exit` or `node-entry`), then egress tables. With identity tables, the first serves
+    /// all interfaces.
     pub tables: Vec<AclTable>,
 }
 

@@ -76,9 +76,11 @@ pub(super) fn rules(
     }
     let mut rules = Vec::new();
     for &address in addresses {
-        let of = |list: &Option<_>, direction| judge(list.as_deref(), direction, |peers| names(peers, address));
-        let egress = of(&lists.egress, Direction::Egress);
-        let ingress = of(&lists.ingress, Direction::Ingress);
+        let of = |list: Option<&Arc<_>>, direction| {
+            judge(list.map(|list| &**list), direction, |peers| names(peers, address))
+        };
+        let egress = of(lists.whole_egress(), Direction::Egress);
+        let ingress = of(lists.ingress.as_ref(), Direction::Ingress);
         let denies = |(_, action, _): &(ServiceSet, Action, OriginId)| *action == Action::Deny;
         if !egress.iter().chain(&ingress).any(denies) {
             continue;

@@ -55,7 +55,7 @@ impl Mirror {
         let used: BTreeSet<SetId> = peers
             .flat_map(|peers| match peers {
                 Peers::Sets(sets) => &sets[..],
-                Peers::Any | Peers::OwnNode => &[],
+                Peers::Any | Peers::OwnNode | Peers::Names(_) => &[],
             })
             .copied()
             .collect();

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::{AHashMap, AHashSet};
-use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, PartedSet, Rule, Services};
+use bulkhead_classifier::{Action, AddressSet, Addresses, NameSet, OriginId, PartedSet, Rule, Services};
 
 use self::kept::Kept;
 pub use self::lower::TooComplex;
@@ -42,6 +42,8 @@ pub(crate) struct PlainRule {
     pub(crate) peers: Addresses,
     /// Protocols and destination ports.
     pub(crate) services: Services,
+    /// The names that the pod must have learned for the other end. `None` if they do not matter.
+    pub(crate) names: Option<NameSet>,
     pub(crate) action: Action,
     /// The policy rule behind this rule.
     pub(crate) origin: OriginId,
@@ -59,10 +61,19 @@ pub(crate) struct PlainList {
     pub(crate) own_node: Option<usize>,
 }
 
+impl PlainRule {
+    /// Returns the rule about packets to its peers.
+    pub(crate) fn to_peers(&self) -> Rule {
+        let Self { peers, services, names, action, origin } = self;
+        Rule { dst: peers.clone(), services: services.clone(), names: names.clone(), ..Rule::any(*action, *origin) }
+    }
+}
+
 impl PlainList {
     /// Returns a list that denies everything. `origin` is the rule that does not fit.
     fn closed(revision: u64, origin: OriginId) -> Self {
-        let deny = PlainRule { peers: Addresses::Any, services: Services::Any, action: Action::Deny, origin };
+        let deny =
+            PlainRule { peers: Addresses::Any, services: Services::Any, names: None, action: Action::Deny, origin };
         Self { revision, previous: None, rules: vec![deny], own_node: None }
     }
 }
@@ -152,9 +163,16 @@ pub(crate) struct PlainLists {
     kept: Kept,
     pending: Pending,
     revisions: u64,
+    /// Whether lists have rules that name domains. False for stacks without them, where such a rule matches nothing.
+    keeps_names: bool,
 }
 
 impl PlainLists {
+    /// Creates empty lists that will have the rules that name domains.
+    pub(crate) fn with_names() -> Self {
+        Self { keeps_names: true, ..Self::default() }
+    }
+
     /// Returns the number of address intervals written since the start.
     pub(crate) fn written(&self) -> u64 {
         self.shared.written()
@@ -236,7 +254,8 @@ impl PlainLists {
             // Acquires the new lists first, so that a list of both stays in use.
             if let Some(new) = new {
                 self.acquire(new.rules.ingress.as_ref(), Direction::Ingress, name);
-                self.acquire(new.rules.egress.as_ref(), Direction::Egress, name);
+                // The sets of egress that is judged apart decide about the pod's connections to itself.
+                self.acquire(new.rules.whole_egress(), Direction::Egress, name);
             }
             for list in old.iter().flat_map(|old| old.rules.lists()) {
                 if !new.iter().flat_map(|new| new.rules.lists()).any(|kept| kept.id == list.id) {
@@ -297,7 +316,8 @@ impl PlainLists {
                 self.revisions += 1;
                 self.revisions
             };
-            match lower(tiered(&listed.list, &self.joined), listed.direction) {
+            let keeps = |rule: &Tiered| self.keeps_names || rule.names.is_none();
+            match lower(tiered(&listed.list, &self.joined).filter(keeps), listed.direction) {
                 Ok(lowered) => {
                     listed.refused = None;
                     let same =
@@ -360,7 +380,7 @@ impl PlainLists {
     fn names(&self, peers: &Peers, address: IpAddr) -> bool {
         match peers {
             Peers::Any => true,
-            Peers::OwnNode => false,
+            Peers::OwnNode | Peers::Names(_) => false,
             Peers::Sets(sets) => {
                 let mut parts = sets.iter().filter_map(|set| self.sets.get(set)).flat_map(Parts::sets);
                 parts.any(|part| part.contains(address))
@@ -380,7 +400,7 @@ fn list_of(endpoint: &Endpoint, direction: Direction) -> Option<&Arc<TieredList>
 fn sets_of(list: &TieredList) -> impl Iterator<Item = &Arc<[SetId]>> {
     list.rules.iter().filter_map(|rule| match &rule.peers {
         Peers::Sets(sets) => Some(sets),
-        Peers::Any | Peers::OwnNode => None,
+        Peers::Any | Peers::OwnNode | Peers::Names(_) => None,
     })
 }
 
@@ -400,15 +420,21 @@ fn members(all: &AHashMap<SetId, Parts>, sets: &[SetId]) -> Vec<Addresses> {
 /// Returns the rules of a list, with addresses instead of sets.
 fn tiered(list: &TieredList, joined: &AHashMap<Arc<[SetId]>, Joined>) -> impl Iterator<Item = Tiered> {
     list.rules.iter().flat_map(|rule| {
+        let mut names = None;
         let peers: Vec<Option<Addresses>> = match &rule.peers {
             Peers::Any => vec![Some(Addresses::Any)],
             Peers::OwnNode => vec![None],
+            Peers::Names(set) => {
+                names = Some(set.clone());
+                vec![Some(Addresses::Any)]
+            }
             Peers::Sets(sets) => joined[sets].members.iter().cloned().map(Some).collect(),
         };
-        peers.into_iter().map(|peers| Tiered {
+        peers.into_iter().map(move |peers| Tiered {
             tier: rule.tier,
             peers,
             services: rule.services.clone(),
+            names: names.clone(),
             action: rule.action,
             origin: rule.origin,
         })

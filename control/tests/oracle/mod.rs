@@ -107,6 +107,8 @@ pub(crate) enum Part {
     KeptAllow,
     /// A retained isolation isolates the pod.
     KeptIsolation,
+    /// A rule matches by name.
+    Named,
 }
 
 impl Judgement {
@@ -139,6 +141,8 @@ pub(crate) struct State {
     pub(crate) cluster_policies: BTreeMap<ClusterPolicyName, ClusterPolicy>,
     /// Whether namespaces without an annotation isolate.
     pub(crate) isolates: bool,
+    /// Whether every pod has learned all [names](name_of).
+    pub(crate) learned: bool,
     /// Retained policies and isolations.
     pub(crate) kept: ending::Kept,
 }
@@ -310,6 +314,25 @@ impl State {
     }
 }
 
+/// The name under which pods have learned an address. `None` if it has none.
+pub(crate) fn name_of(address: IpAddr) -> Option<&'static str> {
+    let last = match address {
+        IpAddr::V4(v4) => v4.octets()[3],
+        IpAddr::V6(v6) => v6.octets()[15],
+    };
+    ["www.example.com", "a.b.example.org"].get(usize::from(last % 3)).copied()
+}
+
+/// Whether a pattern of domain names matches a name. Both are in lower case and without a final dot.
+fn is_named(pattern: &str, name: &str) -> bool {
+    let labels = |text: &str| text.split('.').map(str::to_owned).collect::<Vec<_>>();
+    let (pattern, name) = (labels(pattern), labels(name));
+    match pattern.split_first() {
+        Some((star, below)) if star == "*" => name.len() > below.len() && name.ends_with(below),
+        _ => pattern == name,
+    }
+}
+
 /// Whether the first of two pods with one address has it.
 fn is_newer(one: &Pod, other: &Pod) -> bool {
     let (one, other) = (one.lifetime, other.lifetime);
@@ -418,6 +441,13 @@ impl Asked<'_> {
                     self.state.covers(&peer.namespaces, &pod.name.namespace) && selects(&peer.pods, &pod.labels)
                 }),
                 Peer::Nodes(selector) => self.state.is_of_nodes(selector, address),
+                // A pod's own address is never named: its policies do not judge what stays in it.
+                Peer::Names(names) => {
+                    let name = name_of(address).filter(|_| self.state.learned && self.flow.src != self.flow.dst);
+                    let is_named = name.is_some_and(|name| names.iter().any(|pattern| is_named(pattern, name)));
+                    self.part(Part::Named, is_named);
+                    is_named
+                }
                 Peer::Block(block) => {
                     let (inside, excepted) = in_block(block, address);
                     self.by_except |= inside && excepted;

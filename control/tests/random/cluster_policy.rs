@@ -65,7 +65,7 @@ fn rules(rng: &mut Rng, direction: Direction) -> Vec<ClusterRule> {
             return ClusterRule { name, action, traffic: PolicyRule { peers, ports: None } };
         }
         let count = rng.pick(&[1, 1, 2, 3]);
-        let peers: Vec<Peer> = (0..count).map(|_| peer(rng, direction)).collect();
+        let peers: Vec<Peer> = (0..count).map(|_| peer(rng, direction, action)).collect();
         let of_pods = peers.iter().all(|peer| matches!(peer, Peer::Pods(_)));
         let ports = (!rng.chance(40)).then(|| {
             let count = rng.pick(&[1, 1, 2, 3]);
@@ -76,8 +76,12 @@ fn rules(rng: &mut Rng, direction: Direction) -> Vec<ClusterRule> {
     (0..count).map(|_| rule(rng)).collect()
 }
 
-fn peer(rng: &mut Rng, direction: Direction) -> Peer {
+fn peer(rng: &mut Rng, direction: Direction, action: RuleAction) -> Peer {
     match rng.below(10) {
+        5 | 6 if direction == Direction::Egress && action == RuleAction::Accept => {
+            let names = ["www.example.com", "*.example.org", "*.example.com", "example.org"];
+            Peer::Names((0..rng.pick(&[1, 2])).map(|_| rng.pick(&names).into()).collect())
+        }
         0..3 if direction == Direction::Egress => Peer::Block(IpBlock { except: Vec::new(), ..block(rng) }),
         3 | 4 if direction == Direction::Egress => Peer::Nodes(selector(rng, NODE_LABELS, 30)),
         _ => Peer::Pods(pods(rng)),

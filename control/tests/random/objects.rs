@@ -285,7 +285,7 @@ pub(crate) fn borders(state: &State) -> impl Iterator<Item = IpAddr> {
     let cluster = state.cluster_policies.values().flat_map(|policy| &policy.egress).map(|rule| &rule.traffic);
     let blocks = rules.chain(cluster).flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
         Peer::Block(block) => Some(block),
-        Peer::Pods(_) | Peer::Nodes(_) => None,
+        Peer::Pods(_) | Peer::Nodes(_) | Peer::Names(_) => None,
     });
     let nets = blocks.flat_map(|block| std::iter::once(&block.cidr).chain(&block.except));
     nets.flat_map(|net| {

@@ -186,6 +186,7 @@ fn show_rule(rule: &PolicyRule) -> String {
         let peer = |peer: &Peer| match peer {
             Peer::Block(block) => format!("{} except {:?}", block.cidr, block.except),
             Peer::Nodes(nodes) => format!("nodes {nodes}"),
+            Peer::Names(names) => format!("names {names:?}"),
             Peer::Pods(peer) => match &peer.namespaces {
                 NamespaceScope::Own(_) => format!("pods {}", peer.pods),
                 NamespaceScope::Selected(scope) => format!("pods {} in {scope}", peer.pods),

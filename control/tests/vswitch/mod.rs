@@ -20,7 +20,7 @@ use bulkhead_control::pipeline::{AuditTables, Engine, Pipeline, UNBOUND};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, EnforcedAt, Interface, NodeTables};
 
-use crate::oracle::{Flow, Owner, State};
+use crate::oracle::{Flow, Owner, State, name_of};
 
 /// The pipelines of a cluster: one for all nodes, or one per node as in production.
 pub(crate) struct Vswitches {
@@ -177,40 +177,52 @@ impl Vswitches {
             Owner::Nobody | Owner::Several => None,
         };
         let (from, to) = (node_of(state.owner(flow.src)), node_of(state.owner(flow.dst)));
-        let mut hops: Vec<Hop> = from.iter().filter_map(|node| self.hop(is_full, node, flow, origins)).collect();
+        let names: Vec<&str> = name_of(flow.dst).filter(|_| state.learned).into_iter().collect();
+        let hop = |node| self.hop(is_full, node, (flow, &names), origins);
+        let mut hops: Vec<Hop> = from.iter().filter_map(hop).collect();
         let passes = hops.iter().all(|hop| hop.action == Action::Allow);
         if let Some(to) = to.filter(|_| passes).filter(|to| Some(to) != from.as_ref()) {
-            hops.extend(self.hop(is_full, &to, flow, origins));
+            hops.extend(hop(&to));
         }
         hops
     }
 
     /// `None` if nothing was ever published for the node, which then has no pods.
-    fn hop(&self, is_full: bool, node: &Arc<str>, flow: &Flow, origins: bool) -> Option<Hop> {
+    fn hop(&self, is_full: bool, node: &Arc<str>, (flow, names): (&Flow, &[&str]), origins: bool) -> Option<Hop> {
         let pipeline = self.pipeline(node);
         let (tables, audit) = self.tables(node)?;
         let end = match tables.enforced_at {
             EnforcedAt::Destination => flow.dst,
             EnforcedAt::Source => flow.src,
         };
-        let has = |interface: &&Interface| interface.addresses.contains(&end);
+        let of = |address| move |interface: &&Interface| interface.addresses.contains(&address);
         let uplink = |interface: &&Interface| interface.attachment == Attachment::Uplink;
-        let owner = tables.interfaces.iter().find(has).or_else(|| tables.interfaces.iter().find(uplink));
-        let interface = owner.expect("every node has an uplink");
-        let audit = audit.filter(|audit| is_full && audit.differs_at(&interface.attachment));
-        let full = audit.map(|audit| {
-            let own = audit.tables.interfaces.iter().find(|own| own.attachment == interface.attachment);
-            audit.tables.tables[own.expect("the same interfaces").table].tables.clone()
-        });
-        let table = full.as_ref().unwrap_or(&tables.tables[interface.table].tables);
+        let owner = tables.interfaces.iter().find(of(end)).or_else(|| tables.interfaces.iter().find(uplink));
+        let attachment = owner.expect("every node has an uplink").attachment.clone();
+        // Audit tables have the same interfaces.
+        let audit = audit.filter(|audit| is_full && audit.differs_at(&attachment));
+        let tables = audit.map_or(tables, |audit| audit.tables);
+        let interface = tables.interfaces.iter().find(|interface| interface.attachment == attachment);
+        let mut table = &tables.tables[interface.expect("the same interfaces").table].tables;
         // Any source port must give the same verdict. This one depends on the flow.
         let src_port = flow.port.wrapping_mul(40_503) ^ u16::from(flow.protocol);
-        let verdict = table.lookup(&Key::new(flow.src, flow.dst, flow.protocol, src_port, flow.port));
+        let key = Key::new(flow.src, flow.dst, flow.protocol, src_port, flow.port);
+        let mut verdict = table.lookup(&key);
+        let exit = !matches!(attachment, Attachment::Pod(_));
+        let sender = tables.interfaces.iter().find(of(flow.src));
+        if let Some(egress) = sender.and_then(|sender| sender.egress_table) {
+            let egress = &tables.tables[egress].tables;
+            let named = egress.lookup_named(&key, names.iter().copied());
+            let leaves = exit || tables.enforced_at == EnforcedAt::Source;
+            let by_name = egress.deciding_rule(named).is_some_and(|rule| rule.names.is_some());
+            if !named.is_allow() || (leaves || by_name) && verdict.is_allow() {
+                (table, verdict) = (egress, named);
+            }
+        }
         let origin = match origins {
             true => table.deciding_rule(verdict).and_then(|rule| pipeline.origins().get(rule.origin).cloned()),
             false => None,
         };
-        let exit = !matches!(interface.attachment, Attachment::Pod(_));
         Some(Hop { node: node.clone(), exit, action: verdict.action(), origin })
     }
 
@@ -232,7 +244,9 @@ impl Vswitches {
                     let meaning = |rule: &Rule| {
                         (Rule { origin: OriginId(0), ..rule.clone() }, pipeline.origins().get(rule.origin).cloned())
                     };
-                    let rules = tables.tables[interface.table].tables.rules().iter().map(meaning).collect();
+                    let judging = [interface.egress_table, Some(interface.table)].into_iter().flatten();
+                    let rules = judging.flat_map(|table| tables.tables[table].tables.rules().iter().map(meaning));
+                    let rules = rules.collect();
                     (format!("{} {:?} {:?}", tables.node, interface.attachment, interface.addresses), rules)
                 }));
             }

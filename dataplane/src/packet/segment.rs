@@ -28,6 +28,16 @@ pub(crate) struct SeqSpan {
     pub(crate) ack: Option<u32>,
 }
 
+/// The data behind a transport header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Data<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Whether a capture or the first frame of a longer packet has all of it.
+    pub(crate) is_whole: bool,
+    /// Sequence number and flags of a TCP segment. `None` for UDP.
+    pub(crate) segment: Option<(u32, TcpFlags)>,
+}
+
 /// The transport header and payload of an unfragmented packet. A capture may have truncated it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Payload<'a> {
@@ -94,6 +104,26 @@ impl<'a> Payload<'a> {
         let marks = u32::from(flags.has(TcpFlags::SYN)) + u32::from(flags.has(TcpFlags::FIN));
         let end = seq.wrapping_add(u32::try_from(data).ok()?).wrapping_add(marks);
         Some(SeqSpan { seq, end, ack: flags.has(TcpFlags::ACK).then_some(word(8)) })
+    }
+
+    /// Returns the data behind a UDP or TCP header, whether it is complete, and a TCP segment's sequence number and flags. `None` for other
+    /// protocols and truncated headers.
+    pub(crate) fn data(&self) -> Option<Data<'a>> {
+        match self.protocol {
+            protocol::UDP => {
+                let header = self.bytes.first_chunk::<{ udp::HEADER_LEN }>()?;
+                let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+                let bytes = clip(self.bytes, len).get(udp::HEADER_LEN..)?;
+                Some(Data { bytes, is_whole: self.bytes.len() >= len, segment: None })
+            }
+            protocol::TCP => {
+                let header = self.bytes.first_chunk::<{ tcp::MIN_HEADER_LEN }>()?;
+                let bytes = self.bytes.get(usize::from(header[12] >> 4) * 4..)?;
+                let seq = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+                Some(Data { bytes, is_whole: self.bytes.len() >= self.len, segment: Some((seq, TcpFlags(header[13]))) })
+            }
+            _ => None,
+        }
     }
 
     /// Returns a datagram, cut to its own length, and its checksum field. `None` if it is incomplete or its length is invalid.

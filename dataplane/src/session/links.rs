@@ -4,6 +4,7 @@ use bulkhead_classifier::OriginId;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::entry::{Entry, NONE, Slot};
+use crate::names::NameId;
 use crate::{Decision, TableId};
 
 /// The part of an entry that is read and written when the entry is created, moved or ended, and when its decision is queried.
@@ -16,6 +17,7 @@ pub(super) struct Links {
     pub(super) of_destination: Link,
     /// Number of the packet for which the entry was last added to its lists.
     pub(super) queued: u64,
+    /// The table's number. With [`NAMED`], the number of the name by which the rule matched.
     table: u32,
     rule: u32,
     /// Next expected sequence number of each side, initiator first, as last sampled. 0 if unknown.
@@ -31,6 +33,8 @@ pub(super) struct Link {
 
 /// The bit of [`Links::rule`] that marks an audited session. Rule positions have 24 bits.
 const AUDITED: u32 = 1 << 31;
+/// The bit of [`Links::table`] that marks the number of a name. Tables are fewer.
+const NAMED: u32 = 1 << 31;
 /// The rule position of a session that no rule allowed, without an audit mark.
 const NO_RULE: u32 = u32::MAX;
 /// The rule position of an audited session of an earlier process, whose rule is not known.
@@ -53,9 +57,10 @@ impl Links {
     }
 
     pub(super) const fn set_decision(&mut self, decision: &Decision) {
-        self.table = match decision.table {
-            Some(table) => table.0,
-            None => u32::MAX,
+        self.table = match (decision.name, decision.table) {
+            (Some(name), _) => NAMED | name.bits(),
+            (None, Some(table)) => table.0,
+            (None, None) => u32::MAX,
         };
         self.rule = match decision.rule {
             Some(rule) => rule,
@@ -78,11 +83,13 @@ impl Links {
         };
     }
 
-    /// Returns the decision. Its origin is in the entry.
+    /// Returns the decision. Its origin is in the entry. A decision by name does not have its table, which is that of the initiator's port.
     pub(super) fn decision(&self, entry: &Entry) -> Decision {
         let some = |number: u32| (number != u32::MAX).then_some(number);
+        let is_named = self.table & NAMED != 0;
         Decision {
-            table: some(self.table).map(TableId),
+            table: some(self.table).filter(|_| !is_named).map(TableId),
+            name: some(self.table).filter(|_| is_named).map(|table| NameId::from_bits(table & !NAMED)),
             rule: match self.rule {
                 NO_RULE | UNKNOWN_RULE => None,
                 rule => Some(rule & !AUDITED),

@@ -39,12 +39,16 @@ impl Snapshot {
             let has_same_tables = is_same_table(&alike, old.egress, new.egress)
                 && is_same_table(&alike, old.ingress, new.ingress)
                 && is_same_table(&audited_alike, old.audit, new.audit)
-                && is_same_table(&Alike::default(), old.hairpin_table, new.hairpin_table);
+                && is_same_table(&Alike::default(), old.hairpin_table, new.hairpin_table)
+                && is_same_table(&Alike::default(), old.named_table, new.named_table)
+                && is_same_table(&Alike::default(), old.named_audit, new.named_audit);
             let unbound = |port: &PortConfig| PortConfig {
                 egress: None,
                 ingress: None,
                 audit: None,
                 hairpin_table: None,
+                named_table: None,
+                named_audit: None,
                 ..port.clone()
             };
             let is_same = unbound(old) == unbound(new);

@@ -48,6 +48,7 @@ impl Vswitch {
             pool,
             events,
             budget: Arc::clone(engines[0].budget()),
+            learned: Arc::clone(engines[0].learned()),
             store,
         };
         let mut all = Vec::with_capacity(count);

@@ -2,7 +2,7 @@
 
 use crate::forward::ForwardCounters;
 use crate::io::PortStatistics;
-use crate::{Counters, DropReason, PortId, PortSessions};
+use crate::{Counters, DropReason, NameCounters, PortId, PortSessions};
 
 /// Traffic of one port, in packets and in bytes of frames without FCS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub struct WorkerCounters {
     pub sessions: u64,
     /// Current number of translated connections, including those that policy denied.
     pub translated: u64,
+    /// Counts of DNS messages of pods whose rules name domains.
+    pub names: NameCounters,
     /// Current number of packets waiting for their next hop's MAC address.
     pub held: u64,
     /// Packets dropped outside of the engine, before or after it judged them, by [`DropReason::index`].

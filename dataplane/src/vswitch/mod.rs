@@ -64,7 +64,7 @@ use crate::forward::Neighbours;
 use crate::io::{FlowChange, FlowSlot, ForwardedFlow, FramePool, Port};
 use crate::session::Budget;
 use crate::{
-    Adoption, Affinity, AuditTap, EndedSessions, PortId, Publisher, SessionInfo, SessionPage, SessionSelector,
+    Adoption, Affinity, AuditTap, EndedSessions, Learned, PortId, Publisher, SessionInfo, SessionPage, SessionSelector,
     SessionStore, Snapshot,
 };
 use assembly::spawn;
@@ -129,6 +129,7 @@ pub struct Vswitch {
     events: Receiver<VswitchEvent>,
     /// The session counts of each port, which the control thread reads without asking the workers.
     budget: Arc<Budget>,
+    learned: Arc<Learned>,
     /// The folder of session files, locked while the vswitch runs. `None` if sessions are not kept in files.
     store: Option<SessionStore>,
 }
@@ -214,6 +215,11 @@ impl Vswitch {
     /// and UDP sessions are notified.
     pub fn end_port(&self, id: PortId) {
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::End(id)));
+    }
+
+    /// Returns the addresses that pods have learned by name.
+    pub const fn learned(&self) -> &Arc<Learned> {
+        &self.learned
     }
 
     /// Returns the result of adopting an earlier process's sessions. `None` without a store.

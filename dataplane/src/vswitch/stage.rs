@@ -279,6 +279,7 @@ impl Stage {
             engine: self.engine.counters().clone(),
             sessions: self.engine.sessions_in_use() as u64,
             translated: self.engine.translated_in_use() as u64,
+            names: *self.engine.name_counters(),
             held: self.forwarder.held() as u64,
             forward: self.forwarder.counters(),
             ports: self.ports.traffic(),

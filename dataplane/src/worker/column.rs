@@ -2,6 +2,7 @@
 
 use std::num::{NonZeroU8, NonZeroU32};
 
+use crate::flow::Translation;
 use crate::packet::{self, Inner, Ip, Parsed, Payload, Plain, TcpFlags, Transport};
 use crate::session::{Key, NONE, PlainHit, Rewritten, Slot};
 use crate::translations::{Translated, TranslatedError, Translations};
@@ -79,7 +80,7 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    const NONE: Decision = Decision { table: None, rule: None, origin: None };
+    const NONE: Decision = Decision { table: None, rule: None, origin: None, name: None };
 
     fn clear(&mut self, len: usize) {
         self.known.clear();
@@ -340,6 +341,20 @@ impl Burst<'_> {
     /// Records that worker number `worker`, from 0, must judge the packet.
     pub(super) fn hand_over(&mut self, at: usize, worker: usize) {
         self.judged[at].elsewhere = u8::try_from(worker + 1).ok().and_then(NonZeroU8::new);
+    }
+
+    /// Returns a packet's flow. `None` if it could not be parsed.
+    pub(super) fn flow(&self, at: usize) -> Option<Flow> {
+        let meta = &self.metas[at];
+        match meta.general() {
+            None => Some(meta.flow()),
+            Some(general) => self.parsed[general].flow,
+        }
+    }
+
+    /// Returns addresses and ports of packet `at` after translation. `None` if it is not translated.
+    pub(super) fn sent(&self, at: usize) -> Option<Translation> {
+        self.translations.get(self.judged[at].translation).map(|translated| translated.sent())
     }
 
     /// Returns the packet's new addresses and ports. `None` without translation and for an ICMP error.

@@ -32,6 +32,17 @@ pub(super) struct Bound {
     pub(super) table: TableId,
     /// The table that would be in force if all policies were enforced: see [`super::audit`]. `None` if it changes no verdict.
     pub(super) audit: Option<TableId>,
+    /// The sender's table with rules that name domains, which judges first, and the one that would be in force if all policies were enforced. `None`
+    /// for senders without such rules.
+    pub(super) named: Option<TableId>,
+    pub(super) named_audit: Option<TableId>,
+}
+
+impl Bound {
+    /// Returns the table that alone judges connections of a pod to itself through a Service.
+    const fn hairpin(table: TableId) -> Self {
+        Self { table, audit: None, named: None, named_audit: None }
+    }
 }
 
 /// Finds the output port of a packet received on `in_port`.
@@ -55,15 +66,19 @@ pub(super) fn find(
         if let Some(origin) = port.hairpin.filter(|_| own(src) && own(dst)) {
             let judged = port.hairpin_table.filter(|_| is_translated);
             let check = match judged {
-                Some(table) => Check::Table(Bound { table, audit: None }),
+                Some(table) => Check::Table(Bound::hairpin(table)),
                 None => Check::Hairpin(origin),
             };
             return Ok(Exit { port: out, check, is_unreachable });
         }
     }
-    let at_source = snapshot.port(in_port).and_then(|port| port.ingress);
+    let sender = snapshot.port(in_port);
+    let at_source = sender.and_then(|port| port.ingress);
     let table = at_source.or(port.egress).ok_or(DropReason::TableMissing)?;
-    Ok(Exit { port: out, check: Check::Table(Bound { table, audit: port.audit }), is_unreachable })
+    let named = sender.and_then(|sender| sender.named_table);
+    let named_audit = sender.and_then(|sender| sender.named_audit);
+    let bound = Bound { table, audit: port.audit, named, named_audit };
+    Ok(Exit { port: out, check: Check::Table(bound), is_unreachable })
 }
 
 /// Returns the port towards the destination.

@@ -49,10 +49,13 @@ impl Worker {
         let decision = match exit.check {
             Check::Hairpin(origin) => hairpin(origin),
             // Audited connections are reported with their packets.
-            Check::Table(Bound { audit: Some(_), .. }) => return None,
-            Check::Table(Bound { table, audit: None }) => {
-                let verdict = next.table(table)?.lookup(&policy_key(&forward));
-                verdict.is_allow().then(|| next.decision(table, verdict))?
+            Check::Table(Bound { audit: Some(_), .. } | Bound { named_audit: Some(_), .. }) => return None,
+            Check::Table(bound) => {
+                let (key, kept) = (policy_key(&forward), self.sessions.decision(slot).name);
+                let verdict = next.table(bound.table)?.lookup(&key);
+                let judged = (&bound, exit.port);
+                let (allowed, decision) = self.learning.decide(next, judged, &key, verdict, kept, self.now.time);
+                allowed.then_some(decision)?
             }
         };
         let translation = self.sessions.rewritten(slot, direction).map(|rewritten| rewritten.sent().translation());

@@ -47,6 +47,7 @@ mod hairpin;
 mod hits;
 mod judging;
 mod masquerade;
+mod names;
 mod neighbours;
 mod pending;
 mod services;
@@ -76,6 +77,7 @@ pub(crate) use witness::{Chosen, Judgements, Nobody, Witness};
 
 use audit::Noted;
 use column::{Columns, Frames, PortFacts};
+use names::Learning;
 use pending::Pending;
 use stages::Times;
 
@@ -120,6 +122,7 @@ pub struct Worker {
     /// A buffer for the frames of a burst. Empty between bursts.
     frames: Vec<&'static [u8]>,
     pending: Pending,
+    learning: Learning,
     /// The burst's connections that only pass because a policy is audited. Preallocated for a whole burst.
     audits: Vec<Noted>,
     audit_tap: Option<AuditTap>,
@@ -336,6 +339,7 @@ impl Worker {
         self.ports.extend(snapshot.ports().iter().map(PortFacts::new));
         self.counters.know_ports(snapshot.ports().len());
         self.sessions.know_ports(snapshot.ports().iter().map(|port| port.kind));
+        self.learning.follow(snapshot);
     }
 }
 

@@ -10,9 +10,11 @@ use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict};
 use super::audit::{self, Audited, Noted};
 use super::column::Burst;
 use super::exit::Bound;
+use super::names::Learning;
+use crate::names::NameId;
 use crate::packet::TcpFlags;
 use crate::session::{Direction, Key, Moment, NewSession, SessionTable, Slot};
-use crate::{BURST, Decision, DropReason, PortId, SessionState, Snapshot, TableId, Verdict};
+use crate::{BURST, Decision, DropReason, PortId, SessionState, Snapshot, Verdict};
 
 /// Bits of the filter: 16 per packet of a burst, so that less than one packet in 16 causes an early classification by chance.
 const FILTER_BITS: usize = 16 * BURST;
@@ -62,9 +64,7 @@ impl Renewal {
 struct Miss {
     /// The packet's position in the burst.
     at: usize,
-    table: TableId,
-    /// The table that would be in force if all policies were enforced. `None` if it changes no verdict.
-    audit: Option<TableId>,
+    bound: Bound,
     /// The verdict that the packet gets if policy allows it.
     allowed: Verdict,
     now: Moment,
@@ -117,7 +117,7 @@ impl Pending {
     pub(super) fn push(
         &mut self,
         at: usize,
-        (Bound { table, audit }, key): (Bound, PolicyKey),
+        (bound, key): (Bound, PolicyKey),
         allowed: Verdict,
         now: Moment,
         translation: Option<NonZeroU32>,
@@ -132,26 +132,34 @@ impl Pending {
             let (word, bit) = filter_bit(hash);
             self.filter[word] |= bit;
         }
-        self.misses.push(Miss { at, table, audit, allowed, now, translation, if_allowed });
+        self.misses.push(Miss { at, bound, allowed, now, translation, if_allowed });
         self.keys.push(key);
     }
 
     /// Classifies all waiting packets and applies the verdicts in packet order. Appends audited connections to `audits`.
-    pub(super) fn settle(&mut self, sessions: &mut SessionTable, burst: &mut Burst<'_>, audits: &mut Vec<Noted>) {
+    pub(super) fn settle(
+        &mut self,
+        sessions: &mut SessionTable,
+        burst: &mut Burst<'_>,
+        learning: &Learning,
+        audits: &mut Vec<Noted>,
+    ) {
         if self.misses.is_empty() {
             return;
         }
         self.classify(burst.snapshot);
         for ((miss, key), verdict) in self.misses.iter().zip(&self.keys).zip(&self.verdicts) {
-            let decision = burst.snapshot.decision(miss.table, *verdict);
+            let kept = miss.kept_name(sessions);
+            let judged = (&miss.bound, miss.out_port());
+            let (allowed, decision) = learning.decide(burst.snapshot, judged, key, *verdict, kept, miss.now.time);
             burst.decisions.set(miss.at, Some(decision));
             // Dropped packets are reported with the backend that policy judged.
             burst.translate(miss.at, miss.translation);
-            let denial = match miss.audit {
-                Some(audit) if verdict.is_allow() => audit::denial(burst.snapshot, audit, key),
-                _ => None,
-            };
-            match miss.act(sessions, decision, verdict.is_allow(), denial.is_some()) {
+            let audits_any = miss.bound.audit.is_some() || miss.bound.named_audit.is_some();
+            let denial = (allowed && audits_any)
+                .then(|| learning.audited_denial(burst.snapshot, &miss.bound, key, kept, miss.now.time))
+                .flatten();
+            match miss.act(sessions, decision, allowed, denial.is_some()) {
                 Ok((state, is_news)) => {
                     burst.allow(miss.at, miss.allowed, decision, state);
                     if let (true, Some(denial)) = (is_news, denial) {
@@ -171,8 +179,8 @@ impl Pending {
         let Self { misses, keys, verdicts, order, gathered, answers, .. } = self;
         verdicts.clear();
         verdicts.resize(keys.len(), PolicyVerdict::NO_MATCH);
-        let first = misses[0].table;
-        if misses.iter().all(|packet| packet.table == first) {
+        let first = misses[0].bound.table;
+        if misses.iter().all(|packet| packet.bound.table == first) {
             if let Some(table) = snapshot.table(first) {
                 table.lookup_batch(keys, verdicts);
             }
@@ -180,9 +188,9 @@ impl Pending {
         }
         order.clear();
         order.extend(0..misses.len());
-        order.sort_unstable_by_key(|&at| (misses[at].table, at));
-        for same in order.chunk_by(|&one, &other| misses[one].table == misses[other].table) {
-            let Some(table) = snapshot.table(misses[same[0]].table) else { continue };
+        order.sort_unstable_by_key(|&at| (misses[at].bound.table, at));
+        for same in order.chunk_by(|&one, &other| misses[one].bound.table == misses[other].bound.table) {
+            let Some(table) = snapshot.table(misses[same[0]].bound.table) else { continue };
             gathered.clear();
             gathered.extend(same.iter().map(|&at| keys[at]));
             answers.clear();
@@ -208,7 +216,10 @@ impl Miss {
             IfAllowed::Start(new) => {
                 let new = NewSession { decision, ..*new };
                 if !allowed {
-                    sessions.refuse(&new, DropReason::PolicyDenied, self.now);
+                    // What the sender learns may allow its next packet.
+                    if self.bound.named.is_none() {
+                        sessions.refuse(&new, DropReason::PolicyDenied, self.now);
+                    }
                     return Err(DropReason::PolicyDenied);
                 }
                 if let Some(reason) = self.unreachable() {
@@ -244,6 +255,22 @@ impl Miss {
                 Ok((SessionState::Hit, is_audited && !was_audited))
             }
         }
+    }
+
+    /// Returns the port through which the connection's packets leave.
+    const fn out_port(&self) -> PortId {
+        match &self.if_allowed {
+            IfAllowed::Start(new) => new.out_port,
+            IfAllowed::Keep(renewal) => renewal.ports.1,
+        }
+    }
+
+    /// Returns the name by which the session was allowed. `None` for a new session, and if no name allowed it.
+    fn kept_name(&self, sessions: &mut SessionTable) -> Option<NameId> {
+        let IfAllowed::Keep(renewal) = &self.if_allowed else { return None };
+        self.bound.named.or(self.bound.named_audit)?;
+        let slot = sessions.find(renewal.hash, &renewal.key, self.now.time)?;
+        sessions.decision(slot).name
     }
 
     /// Returns the drop reason of a packet that may learn that no host has its destination. `None` for all other packets. Such a packet

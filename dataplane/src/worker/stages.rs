@@ -37,10 +37,10 @@ impl Worker {
         let epochs = (self.epoch, self.services as u32);
         let mut burst = columns.burst(snapshot, epochs, frames);
         self.read_ahead(burst.metas);
-        // Separate loops, because one that handles rewrites has fewer registers.
-        match self.sessions.has_rewrites() {
-            true => self.judge_each::<EXPLAIN, true>(&mut burst, times),
-            false => self.judge_each::<EXPLAIN, false>(&mut burst, times),
+        if let Some(names) = snapshot.names() {
+            self.judge_each_and_learn::<EXPLAIN>(&mut burst, times, names);
+        } else {
+            self.judge_all::<EXPLAIN>(&mut burst, times);
         }
         self.settle_pending(&mut burst);
         if !self.audits.is_empty() {
@@ -49,16 +49,35 @@ impl Worker {
         self.count(&burst);
     }
 
+    fn judge_all<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, times: Times<'_>) {
+        // Separate loops, because one that handles rewrites has fewer registers.
+        match self.sessions.has_rewrites() {
+            true => self.judge_each::<EXPLAIN, true>(burst, times),
+            false => self.judge_each::<EXPLAIN, false>(burst, times),
+        }
+    }
+
     #[inline(never)]
     fn judge_each<const EXPLAIN: bool, const TRANSLATES: bool>(&mut self, burst: &mut Burst<'_>, times: Times<'_>) {
         for at in 0..burst.metas.len() {
-            if let Times::Each(packets) = times {
-                self.now.time = self.now.time.max(packets[at].time);
-            }
-            self.now.number += 1;
-            if !self.is_hit::<EXPLAIN, TRANSLATES>(burst, at) {
-                self.judge_fully(burst, at);
-            }
+            self.judge_next::<EXPLAIN, TRANSLATES>(burst, at, times);
+        }
+    }
+
+    /// Judges the next packet of a burst.
+    #[inline(always)]
+    pub(super) fn judge_next<const EXPLAIN: bool, const TRANSLATES: bool>(
+        &mut self,
+        burst: &mut Burst<'_>,
+        at: usize,
+        times: Times<'_>,
+    ) {
+        if let Times::Each(packets) = times {
+            self.now.time = self.now.time.max(packets[at].time);
+        }
+        self.now.number += 1;
+        if !self.is_hit::<EXPLAIN, TRANSLATES>(burst, at) {
+            self.judge_fully(burst, at);
         }
     }
 
@@ -128,7 +147,7 @@ impl Worker {
 
     /// Classifies the pending packets and applies the verdicts in packet order.
     pub(super) fn settle_pending(&mut self, burst: &mut Burst<'_>) {
-        self.pending.settle(&mut self.sessions, burst, &mut self.audits);
+        self.pending.settle(&mut self.sessions, burst, &self.learning, &mut self.audits);
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ahash::RandomState;
 
 use super::column::Columns;
+use super::names::Learning;
 use super::pending::Pending;
 use super::{Affinity, Team, Worker, WorkerConfig};
 use crate::fragment::FragmentTable;
@@ -46,9 +47,13 @@ impl Worker {
         Ok(Self::acquainted(team, &budget, affinity))
     }
 
-    /// Connects the workers, so that each finds the translated sessions of the others.
+    /// Connects the workers, so that each finds the translated sessions of the others and the names that they have learned.
     fn acquainted(mut team: Vec<Self>, budget: &Budget, affinity: &Affinity) -> Vec<Self> {
         let workers = team.len();
+        let learned = team.first().map(|worker| Arc::clone(worker.learned()));
+        for (worker, learned) in team.iter_mut().zip(learned.iter().cycle()) {
+            worker.share_names(Arc::clone(learned));
+        }
         if workers > 1 {
             let steering = Arc::new(Steering::new(budget.slots()));
             for (id, worker) in team.iter_mut().enumerate() {
@@ -88,6 +93,7 @@ impl Worker {
             team: None,
             frames: Vec::with_capacity(BURST),
             pending: Pending::new(),
+            learning: Learning::default(),
             audits: Vec::with_capacity(BURST),
             audit_tap: None,
             exhausted: None,

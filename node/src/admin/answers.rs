@@ -11,7 +11,7 @@ use bulkhead_dataplane::PortId;
 use serde_json::Value;
 
 use super::socket::Reply;
-use super::{Shared, explain, sessions};
+use super::{Shared, explain, names, sessions};
 use crate::audit::policies_of;
 use crate::interfaces::{PortState, PortStatus};
 use crate::log;
@@ -62,6 +62,10 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
             let ways = now.about.remote_nodes.as_ref();
             let ways = ways.ok_or_else(|| Failure::new("not_here", "the uplink leads to other nodes", help))?;
             serde_json::to_value(ways.ways(&now.about.node))
+        }
+        Request::Names(filter) => {
+            let now = shared.observe().await;
+            serde_json::to_value(names::list(&now, shared.observer.learned().as_deref(), &filter))
         }
         Request::Policies => serde_json::to_value(policies(&*shared.observe().await)),
         Request::Tables { port } => serde_json::to_value(tables(&*shared.observe().await, port.as_deref())?),
@@ -133,6 +137,7 @@ async fn explained(asked: Connection, shared: &Shared) -> Result<Value, Failure>
             snapshot: &snapshot,
             origins: observer.origins(),
             ports: &now.interfaces.ports,
+            learned: observer.learned(),
             is_denying: now.enforced.is_denying,
         };
         explain::explain(&node, &asked, &Names(&observer))

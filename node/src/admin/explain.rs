@@ -7,8 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_dataplane::probe::{Probe, ProbeError};
-use bulkhead_dataplane::{PortId, PortKind, Snapshot, TableId, Verdict};
+use bulkhead_dataplane::{Learned, PortId, PortKind, Snapshot, TableId, Verdict};
 
+use crate::clock;
 use crate::interfaces::{PortState, PortStatus};
 use crate::origins::SharedOrigins;
 use crate::state::{Asked, AskedFor};
@@ -36,6 +37,8 @@ pub(crate) struct Node<'a> {
     pub snapshot: &'a Snapshot,
     pub origins: &'a SharedOrigins,
     pub ports: &'a [PortStatus],
+    /// The addresses that pods have learned by name. `None` while the vswitch ends.
+    pub learned: Option<Arc<Learned>>,
     pub is_denying: bool,
 }
 
@@ -232,7 +235,8 @@ impl Node<'_> {
         }
         let mut probe = probe(from.address, to.address, service);
         let not_open: Vec<NotOpen> = [from.port, to.port].into_iter().filter_map(|port| self.not_open(port)).collect();
-        let (mut judge, mut steps) = (Judge::default(), Vec::new());
+        let judge = |learned: &Arc<Learned>| Judge::with_names(learned, clock::now());
+        let (mut judge, mut steps) = (self.learned.as_ref().map_or_else(Judge::default, judge), Vec::new());
         let mut pass = |is_reply, port, packet: Result<Vec<u8>, ProbeError>| {
             let packet = packet.map_err(|error| Failure::new("malformed", error.to_string(), ""))?;
             let outcome = judge.judge(self.snapshot, port, &packet);
@@ -268,6 +272,7 @@ impl Node<'_> {
         let table = id.and_then(|id| self.snapshot.table(id));
         let rule = outcome.decision.and_then(|decision| decision.rule);
         let origin = outcome.decision.and_then(|decision| decision.origin);
+        let name = outcome.decision.and_then(|decision| decision.name).and_then(|id| self.learned.as_ref()?.text(id));
         Step::new(Pass {
             node: self.name.clone(),
             is_reply,
@@ -285,6 +290,7 @@ impl Node<'_> {
             out,
             table: id.zip(table).map(|(id, table)| (self.table_name(id), table.rules().len())),
             decided: table.zip(rule).and_then(|(table, rule)| table.rules().get(rule as usize)).cloned(),
+            name,
             origin: origin.and_then(|origin| self.origins.get(origin)),
             audited: outcome
                 .audited
@@ -295,14 +301,18 @@ impl Node<'_> {
     }
 
     /// Returns the name of the first port that uses the table. `bulkhead tables` lists tables by these names. The name of a table for
-    /// connections of a pod to itself begins with `hairpin:`.
+    /// connections of a pod to itself begins with `hairpin:`, that of a pod's rules with domain names with `egress:`.
     fn table_name(&self, id: TableId) -> Arc<str> {
         let mut ports = self.snapshot.ports().iter();
         if let Some(port) = ports.clone().find(|port| port.table() == Some(id)) {
             return port.name.clone();
         }
-        let own = ports.find(|port| port.hairpin_table == Some(id));
-        own.map_or_else(|| "of no port".into(), |port| format!("hairpin:{}", port.name).into())
+        let own = ports.find_map(|port| match Some(id) {
+            id if port.hairpin_table == id => Some(format!("hairpin:{}", port.name)),
+            id if port.named_table == id || port.named_audit == id => Some(format!("egress:{}", port.name)),
+            _ => None,
+        });
+        own.map_or_else(|| "of no port".into(), Into::into)
     }
 
     /// Returns why the port does not forward. `None` if it is open or unknown.

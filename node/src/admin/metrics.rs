@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bulkhead_answers::services::Counts;
 use bulkhead_dataplane::{AFFINITY_CAPACITY, ClientCounters, OriginCounters};
-use bulkhead_observe::admin::WayState;
+use bulkhead_observe::admin::{NameTotals, WayState};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::exposition::{Kind, Labels, Metrics, Value};
+use super::names;
 use super::policy_labels::{MAX_POLICIES, bounded, labels_of, plus};
 use crate::interfaces::PortState;
 use crate::observer::Observation;
@@ -42,6 +43,7 @@ impl Metrics {
         metrics.add_program(now);
         metrics.add_policy(now, &summary);
         metrics.add_audit(now);
+        metrics.add_names(now);
         metrics.add_source(now);
         metrics.add_ports(now, &summary);
         metrics.add_workers(now);
@@ -135,6 +137,22 @@ impl Metrics {
         self.counter("audit_untold_connections", help, untold);
         let help = "Audit files that could not be read: damaged or of another version";
         self.counter("audit_refused_files", help, now.audit.refused_files);
+    }
+
+    /// Adds the names that pods have learned. Adds nothing if no rule names domains.
+    fn add_names(&mut self, now: &Observation) {
+        let Some(counts) = now.names else { return };
+        let NameTotals { queries, answers, addresses, unasked, malformed, incomplete, full } = names::totals(now);
+        self.gauge("names", "Domain names that pods have learned, including expired ones", counts.names as u64);
+        self.gauge("name_addresses", "Addresses of pods by name, including expired ones", counts.holdings as u64);
+        self.gauge("name_memory_bytes", "Memory of the learned names", counts.bytes as u64);
+        self.counter("name_queries", "DNS queries of pods whose rules name domains", queries);
+        self.counter("name_answers", "DNS answers to these queries", answers);
+        self.counter("name_learned_addresses", "Addresses of these answers that rules name", addresses);
+        let values = [("unasked", unasked), ("malformed", malformed), ("incomplete", incomplete), ("full", full)];
+        let values = values.map(|(why, count)| (vec![("reason", why.to_owned())], Value::Count(count)));
+        let help = "DNS messages and addresses from which nothing was learned, by reason";
+        self.add("name_unlearned", help, None, Kind::Counter, values.into());
     }
 
     /// Adds the state of the connection to the API server. Adds nothing if the state comes from files.

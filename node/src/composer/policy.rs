@@ -12,6 +12,7 @@ use bulkhead_dataplane::Masquerade;
 use ipnet::IpNet;
 
 use crate::remote_nodes::RemoteNode;
+use crate::state::NameServers;
 
 /// The compiled policy of one state.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct Policy {
     pub node_addresses: Arc<[IpAddr]>,
     /// The source addresses and ports for pods' connections to outside the cluster. `None` if pods keep their own addresses.
     pub masquerade: Option<Arc<Masquerade>>,
+    /// From whose DNS answers pods learn names. `None` if no rule of the node's pods names domains.
+    pub names: Option<Arc<NameServers>>,
     /// Origins of rules that refuse packets (RST, ICMP) instead of dropping: if the node's default is to drop, and if it is to refuse.
     pub refusing: [Arc<[OriginId]>; 2],
     /// Whether to deny all pod traffic: no state is loaded yet, or the newest one was refused and the configuration says to deny then.

@@ -22,7 +22,7 @@ use super::{
     AdminConfig, Attach, Config, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig, SlowPathConfig,
     TimeoutsConfig, WorkersConfig,
 };
-use super::{encapsulation, hubble, masquerade, mode};
+use super::{encapsulation, hubble, masquerade, mode, names};
 use crate::log::LogConfig;
 use bulkhead_observe::admin::DEFAULT_SOCKET;
 use judging::Judging;
@@ -85,6 +85,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         ),
         services: written.services.0.clone(),
         masquerade: masquerade.map(|masquerade| masquerade.without([encapsulation.port, probe_port])),
+        names: names::check(&written.names, &mut faults),
         denied: written.denied.into(),
         unreachable: written.unreachable.into(),
         enforce,

@@ -14,7 +14,7 @@ use super::{
     Attach, ConfigError, Dataplane, EncapsulationMode, EngineName, Poll, WhenMissing, WhenRefused, WhenUnreachable,
     Window, XdpModeName,
 };
-use super::{encapsulation, hubble, masquerade, node_ranges};
+use super::{encapsulation, hubble, masquerade, names, node_ranges};
 use crate::args::LogFormat;
 use crate::log::Verbosity;
 use bulkhead_answers::args::{EnforcementName, NamespaceDefault, PolicySemantics};
@@ -45,6 +45,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) services: Services,
     pub(super) masquerade: Option<masquerade::Written>,
+    #[serde(default)]
+    pub(super) names: names::Written,
     #[serde(default)]
     pub(super) encapsulation: EncapsulationMode,
     #[serde(default)]

@@ -40,6 +40,7 @@ use crate::watch::Watch;
 use bulkhead_observe::admin::Missed;
 
 use super::Daemon;
+use super::names::NameSweep;
 
 impl Daemon {
     /// Reads the state, starts the workers and then the other threads.
@@ -73,6 +74,7 @@ impl Daemon {
         let journal = Journal::start(&config.journal, &config.node, state.origins());
         state.record(journal.clone(), config.enforcement);
         state.masquerade(config.masquerade.clone(), config.services.as_ref());
+        state.learn_names(config.names.clone());
         if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
             log::warn(&finding);
         }
@@ -168,6 +170,7 @@ impl Daemon {
             vswitch,
             interfaces,
             is_settled: false,
+            names: NameSweep::new(),
             has_taken_over: false,
             policy,
             ports,

@@ -282,7 +282,8 @@ mod tests {
         outcome.flow = Some(Flow { src, dst, protocol, sport, dport, icmp });
         outcome.verdict = verdict;
         outcome.session = verdict.out_port().map(|_| SessionState::New);
-        outcome.decision = origin.map(|origin| Decision { table: None, rule: Some(2), origin: Some(origin) });
+        outcome.decision =
+            origin.map(|origin| Decision { table: None, rule: Some(2), origin: Some(origin), name: None });
         let tcp_flags = (protocol == protocol::TCP).then_some(2);
         let time = 1_764_000_000_123_456_789;
         Event { judgement: Judgement { time, generation: 7, len: 60, tcp_flags, outcome }, count: 3 }
@@ -307,7 +308,7 @@ mod tests {
         let allowed = told(event(Verdict::Forward(PortId(1)), protocol::UDP, None, None), &shared);
         assert_eq!((&allowed["flow"]["verdict"], &allowed["flow"]["is_reply"]), (&"FORWARDED".into(), &false.into()));
         let mut audited = event(Verdict::Forward(PortId(1)), protocol::UDP, None, None);
-        audited.judgement.outcome.audited = Some(Decision { table: None, rule: None, origin: Some(id) });
+        audited.judgement.outcome.audited = Some(Decision { table: None, rule: None, origin: Some(id), name: None });
         let audited = &told(audited, &shared)["flow"];
         assert_eq!(audited["verdict"], "AUDIT");
         let by = audited["bulkhead"]["audited_by"].as_str().unwrap();

@@ -26,8 +26,14 @@ pub(super) fn json(observer: &Observer, snapshot: &Snapshot, seen: &Seen<'_>) ->
     let Seen { judgement, meant_for, bytes } = *seen;
     let Judgement { time, generation, len, tcp_flags, outcome } = *judgement;
     let Outcome { flow, translation, verdict, in_port, .. } = outcome;
-    let node =
-        Node { name: observer.node().clone(), snapshot, origins: observer.origins(), ports: &[], is_denying: false };
+    let node = Node {
+        name: observer.node().clone(),
+        snapshot,
+        origins: observer.origins(),
+        ports: &[],
+        learned: observer.learned(),
+        is_denying: false,
+    };
     let protocol = flow.map_or(0, |flow| flow.protocol);
     let transport = Transport::ALL.into_iter().find(|known| known.number() == protocol).unwrap_or(Transport::Udp);
     let step = node.step(false, &outcome, PortProtocol { port: flow.map_or(0, |flow| flow.dport), transport });

@@ -10,6 +10,7 @@ mod audit;
 mod enforcement;
 mod explanation;
 mod kept_files;
+mod names;
 mod nodes;
 mod status;
 mod watching;
@@ -26,6 +27,7 @@ pub use audit::{AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow};
 pub use enforcement::{Enforcement, PolicyQuestion};
 pub use explanation::{Connection, Explanation, LiveWalk, NotOpen};
 pub use kept_files::KeptFiles;
+pub use names::{LearnedName, LearnedNames, NameFilter, NameTotals};
 pub use nodes::{NodeWayRow, NodeWays, ProbesStatus, WayFault, WayState};
 pub use status::{
     Condition, DropRow, FlowCacheRow, Judging, LastError, PolicyStatus, PortTotals, RefusedPort, RemoteNodesStatus,
@@ -46,6 +48,8 @@ pub enum Request {
     Ports,
     /// Lists the ways to other nodes, with what probes have proven.
     Nodes,
+    /// Lists the addresses that pods have learned by name.
+    Names(NameFilter),
     /// Lists the counters of each policy and rule.
     Policies,
     /// Lists the tables in force of one port or of all. Includes the rules if one port is named.

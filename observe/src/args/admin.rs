@@ -55,6 +55,28 @@ pub struct Sessions {
     pub all: bool,
 }
 
+/// `bulkhead names`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  bulkhead names\n  bulkhead names --pod shop/agent\n  bulkhead names --name api.example.com -o json\n\n\
+    Lists the addresses to which pods may open connections by rules that name domains (docs/names.md): the name in the question,\n\
+    an address from the answer, and how long new connections to it are allowed. Exit code 2 if no vswitch answers."
+)]
+pub struct Names {
+    /// The vswitch to query and the output format.
+    #[command(flatten)]
+    pub admin: Admin,
+    /// Only addresses that this pod has learned
+    #[arg(long, value_name = "NAMESPACE/POD")]
+    pub pod: Option<String>,
+    /// Only addresses of this domain name
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Maximum number of addresses to list; 0 for the numbers only
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub limit: usize,
+}
+
 /// `bulkhead tables`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  bulkhead tables\n  bulkhead tables --port default/db\n\n\

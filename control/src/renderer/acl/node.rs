@@ -257,6 +257,7 @@ impl NodeRenderer {
                 table,
                 hairpin: Some(Origins::OWN_POD),
                 hairpin_table: None,
+                egress_table: None,
             });
         }
         let (hairpins, positions) = self.hairpins.tables();
@@ -268,7 +269,15 @@ impl NodeRenderer {
             [(Attachment::Uplink, Vec::new()), (Attachment::Host, self.node_addresses.clone())]
         {
             let (hairpin, hairpin_table) = (None, None);
-            interfaces.push(Interface { attachment, addresses, mac: None, table: exit, hairpin, hairpin_table });
+            interfaces.push(Interface {
+                attachment,
+                addresses,
+                mac: None,
+                table: exit,
+                hairpin,
+                hairpin_table,
+                egress_table: None,
+            });
         }
         (self.interfaces, self.local_tables) = (interfaces.into(), tables);
     }

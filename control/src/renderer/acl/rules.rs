@@ -25,7 +25,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bulkhead_classifier::{Action, AddressSet, Addresses, Change, OriginId, PortRange, Rule};
+use bulkhead_classifier::{Action, AddressSet, Addresses, Change, OriginId, Rule};
 
 use super::allowance::Allowance;
 use super::classes::{Classes, EgressClass, Restrictions};
@@ -267,14 +267,7 @@ impl NodeRules {
         rules.extend((first && !self.classes.all().is_empty()).then(|| own_node.clone()));
         for class in self.classes.all() {
             let src = Addresses::Set(class.sources.clone());
-            let listed = |rule: &PlainRule| Rule {
-                src: src.clone(),
-                dst: rule.peers.clone(),
-                src_ports: PortRange::ALL,
-                services: rule.services.clone(),
-                action: rule.action,
-                origin: rule.origin,
-            };
+            let listed = |rule: &PlainRule| Rule { src: src.clone(), ..rule.to_peers() };
             let own_at = class.list.own_node.filter(|_| knows_node && !first);
             let (before, after) = class.list.rules.split_at(own_at.unwrap_or(0));
             rules.extend(before.iter().map(listed));

@@ -105,8 +105,8 @@ fn transaction(random: &mut Random) -> Transaction {
     let mut endpoint = |(at, text): (usize, &&str)| {
         let rules = match at {
             // Two pods with the same rules are one class.
-            0 | 1 => EndpointRules { ingress: shared[0].clone(), egress: shared[1].clone() },
-            _ => EndpointRules { ingress: list(random), egress: list(random) },
+            0 | 1 => EndpointRules { ingress: shared[0].clone(), egress: shared[1].clone(), apart: None },
+            _ => EndpointRules { ingress: list(random), egress: list(random), apart: None },
         };
         let pod = PodName::new("x", format!("p{at}"));
         let endpoint =

@@ -239,6 +239,7 @@ mod tests {
                 _ => peers.iter().map(|net| net.parse::<IpNet>().unwrap()).collect::<AddressSet>().into(),
             },
             services: if ports.is_empty() { Services::Any } else { set(ports).into() },
+            names: None,
             action,
             origin: OriginId(0),
         }

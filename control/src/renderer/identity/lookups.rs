@@ -50,8 +50,8 @@ impl IdentityRenderer {
     fn entries_of(&self, pod: &PodName, direction: Direction, identity: u32) -> Option<Vec<Entry>> {
         let rules = &self.locals.get(pod)?.endpoint.rules;
         let list = match direction {
-            Direction::Ingress => &rules.ingress,
-            Direction::Egress => &rules.egress,
+            Direction::Ingress => rules.ingress.as_ref(),
+            Direction::Egress => rules.whole_egress(),
         };
         let Some(list) = list else {
             return Some(vec![(ServiceSet::all(), Action::Allow, Origins::not_isolated(direction))]);
@@ -68,7 +68,7 @@ impl IdentityRenderer {
     pub fn is_open(&self, pod: &PodName, direction: Direction) -> bool {
         self.locals.get(pod).is_some_and(|local| match direction {
             Direction::Ingress => local.endpoint.rules.ingress.is_none(),
-            Direction::Egress => local.endpoint.rules.egress.is_none(),
+            Direction::Egress => local.endpoint.rules.whole_egress().is_none(),
         })
     }
 }

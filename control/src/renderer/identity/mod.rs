@@ -200,11 +200,19 @@ impl IdentityRenderer {
             table: IDENTITIES,
             hairpin: Some(Origins::OWN_POD),
             hairpin_table: hairpins.get(name).map(|at| IDENTITIES + 1 + at),
+            egress_table: None,
         });
         let own = self.nodes.get(&self.node).cloned().unwrap_or_default();
-        let others = [(Attachment::Uplink, Vec::new()), (Attachment::Host, own)].map(|(attachment, addresses)| {
-            Interface { attachment, addresses, mac: None, table: IDENTITIES, hairpin: None, hairpin_table: None }
-        });
+        let others =
+            [(Attachment::Uplink, Vec::new()), (Attachment::Host, own)].map(|(attachment, addresses)| Interface {
+                attachment,
+                addresses,
+                mac: None,
+                table: IDENTITIES,
+                hairpin: None,
+                hairpin_table: None,
+                egress_table: None,
+            });
         self.interfaces = pods.chain(others).collect();
     }
 
@@ -214,7 +222,7 @@ impl IdentityRenderer {
         for (pod, Local { endpoint, .. }) in &self.locals {
             let rules = hairpin::rules(&endpoint.rules, &endpoint.addresses, |peers, address| match peers {
                 Peers::Any => true,
-                Peers::OwnNode => false,
+                Peers::OwnNode | Peers::Names(_) => false,
                 Peers::Sets(sets) => {
                     let of = self.parties.sets_of(self.identity_of(address));
                     sets.iter().any(|&set| of.contains(&tag(set)))

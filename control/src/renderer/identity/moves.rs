@@ -53,8 +53,10 @@ impl IdentityRenderer {
                 })
             });
             if let Some(new) = new {
+                let rules = &new.rules;
+                // The sets of egress that is judged apart decide about the pod's connections to itself.
                 for (list, direction) in
-                    [(&new.rules.ingress, Direction::Ingress), (&new.rules.egress, Direction::Egress)]
+                    [(rules.ingress.as_ref(), Direction::Ingress), (rules.whole_egress(), Direction::Egress)]
                 {
                     let Some(list) = list else { continue };
                     self.acquire(list, direction, &mut dirty);

@@ -61,7 +61,8 @@ pub(super) fn of_policy(
                 put(Remote::Any)?;
                 continue;
             }
-            Peers::OwnNode => continue,
+            // Security groups know no names: nothing is allowed.
+            Peers::OwnNode | Peers::Names(_) => continue,
             Peers::Sets(sets) => sets,
         };
         let (exact, others): (Vec<SetId>, Vec<_>) = sets.iter().partition(|set| members.is_exact(**set));
@@ -92,12 +93,14 @@ pub(super) fn of_tiers(
         peers: match &rule.peers {
             Peers::Any => Some(Addresses::Any),
             Peers::OwnNode => None,
+            Peers::Names(_) => Some(AddressSet::default().into()),
             Peers::Sets(sets) => {
                 let all = sets.iter().fold(AddressSet::default(), |all, set| all.union(&members.address_set(*set)));
                 Some(all.into())
             }
         },
         services: rule.services.clone(),
+        names: None,
         action: rule.action,
         origin: rule.origin,
     });

@@ -14,7 +14,7 @@
 //! **Rejected alternatives.** Repeating the later tiers, restricted to its region, for each Pass: those tiers have most of the rules, and a
 //! changed set would change each copy. A third verdict in the packet path: each packet would pay for it.
 
-use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, ServiceSet, Services};
+use bulkhead_classifier::{Action, AddressSet, Addresses, NameSet, OriginId, ServiceSet, Services};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::PlainRule;
@@ -48,6 +48,8 @@ pub(in crate::renderer) struct Tiered {
     /// The addresses of the other end. `None` for the pod's own node.
     pub(in crate::renderer) peers: Option<Addresses>,
     pub(in crate::renderer) services: Services,
+    /// The names that the pod must have learned for the other end. `None` if they do not matter. Only accepts have names.
+    pub(in crate::renderer) names: Option<NameSet>,
     pub(in crate::renderer) action: RuleAction,
     pub(in crate::renderer) origin: OriginId,
 }
@@ -67,7 +69,7 @@ pub(in crate::renderer) fn lower(
 ) -> Result<Lowered, TooComplex> {
     let mut lowered = Lowered { rules: Vec::new(), own_node: None };
     let (mut tier, mut passed) = (Tier::Admin, Vec::<Product>::new());
-    for Tiered { tier: of, peers, services, action, origin } in rules {
+    for Tiered { tier: of, peers, services, names, action, origin } in rules {
         debug_assert!(tier <= of, "rules come by tier");
         if tier != of {
             (tier, passed) = (of, Vec::new());
@@ -80,14 +82,16 @@ pub(in crate::renderer) fn lower(
         let action = match action {
             RuleAction::Accept => Action::Allow,
             RuleAction::Deny => Action::Deny,
+            // Only accepts name domains. What is not known to match is not passed.
+            RuleAction::Pass if names.is_some() => continue,
             RuleAction::Pass => {
                 passed.push((peers, services));
                 continue;
             }
         };
-        let rule = |(peers, services)| PlainRule { peers, services, action, origin };
+        let rule = |(peers, services)| PlainRule { peers, services, names: names.clone(), action, origin };
         if passed.is_empty() {
-            let decides_everything = peers == Addresses::Any && services == Services::Any;
+            let decides_everything = peers == Addresses::Any && services == Services::Any && names.is_none();
             lowered.rules.push(rule((peers, services)));
             if decides_everything {
                 return Ok(lowered);
@@ -98,7 +102,8 @@ pub(in crate::renderer) fn lower(
         }
     }
     let origin = Origins::not_isolated(direction);
-    lowered.rules.push(PlainRule { peers: Addresses::Any, services: Services::Any, action: Action::Allow, origin });
+    let (peers, services, names) = (Addresses::Any, Services::Any, None);
+    lowered.rules.push(PlainRule { peers, services, names, action: Action::Allow, origin });
     Ok(lowered)
 }
 

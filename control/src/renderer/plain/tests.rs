@@ -52,7 +52,7 @@ fn pod(name: &str) -> PodName {
 }
 
 fn endpoint(name: &str, ingress: Option<&Arc<TieredList>>) -> (PodName, Option<Arc<Endpoint>>) {
-    let rules = EndpointRules { ingress: ingress.cloned(), egress: None };
+    let rules = EndpointRules { ingress: ingress.cloned(), egress: None, apart: None };
     let (name, addresses) = (pod(name), vec!["10.9.0.1".parse().unwrap()]);
     (name.clone(), Some(Arc::new(Endpoint { pod: name, node: "n".into(), addresses, mac: None, rules })))
 }

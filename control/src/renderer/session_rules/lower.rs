@@ -233,7 +233,7 @@ impl Group {
     /// Returns a rule of the group, for these protocols and ports. `None` for all of the group's.
     fn rule(&self, src: Addresses, dst: Addresses, services: Option<Services>, origin: OriginId) -> Rule {
         let services = services.unwrap_or_else(|| self.services());
-        Rule { src, dst, src_ports: PortRange::ALL, services, action: self.action, origin }
+        Rule { src, dst, services, ..Rule::any(self.action, origin) }
     }
 }
 

@@ -179,12 +179,21 @@ impl SourceRenderer {
                 table,
                 hairpin: Some(Origins::OWN_POD),
                 hairpin_table: None,
+                egress_table: None,
             });
         }
         let Some(global) = self.lowered.get(&SessionScope::Global) else { return };
         for (attachment, addresses) in [(Attachment::Uplink, Vec::new()), (Attachment::Host, self.grouped_at.clone())] {
             let (table, hairpin, hairpin_table) = (tables.len(), None, None);
-            interfaces.push(Interface { attachment, addresses, mac: None, table, hairpin, hairpin_table });
+            interfaces.push(Interface {
+                attachment,
+                addresses,
+                mac: None,
+                table,
+                hairpin,
+                hairpin_table,
+                egress_table: None,
+            });
         }
         tables.push(AclTable { name: "node-entry".into(), tables: global.clone() });
         let is_same = |published: &NodeTables| {

@@ -1,5 +1,7 @@
 //! Reads peers of cluster policies: pods, and for egress also networks, nodes and domain names.
 
+use bulkhead_classifier::NamePattern;
+
 use super::super::error::{Problem, quoted};
 use super::super::labels::selector;
 use super::super::path::FieldPath;
@@ -16,10 +18,6 @@ const MAX_NAMED: usize = 25;
 
 /// Maximum length of a network, in characters.
 const MAX_NETWORK: usize = 43;
-
-/// Maximum length of a domain name, and of one of its labels, in octets. Source: RFC 1035 §2.3.4.
-const MAX_DOMAIN_NAME: usize = 253;
-const MAX_DOMAIN_LABEL: usize = 63;
 
 impl Reader<'_> {
     /// Returns the valid peers of a rule. The rule may be used only if no problem was found.
@@ -87,8 +85,8 @@ impl Reader<'_> {
         if let Some(networks) = &raw.networks {
             return Some(self.networks(networks, &base.key("networks")));
         }
-        self.domain_names(action, raw.domain_names.as_deref().unwrap_or_default(), &base.key("domainNames"));
-        Some(Vec::new())
+        let names = raw.domain_names.as_deref().unwrap_or_default();
+        Some(self.domain_names(action, names, &base.key("domainNames")))
     }
 
     /// Adds problems if `values` is empty, too long, or contains a value twice.
@@ -123,57 +121,21 @@ impl Reader<'_> {
         peers
     }
 
-    /// Checks domain names. They match nothing, because the vswitch does not read the DNS answers that pods receive.
-    fn domain_names(&mut self, action: Option<RuleAction>, domains: &[String], base: &FieldPath) {
+    fn domain_names(&mut self, action: Option<RuleAction>, domains: &[String], base: &FieldPath) -> Vec<Peer> {
         if self.kind == ClusterPolicyKind::BaselineAdminNetworkPolicy {
             let text = format!("a {} has no `domainNames`", self.kind.name());
-            return self.findings.problem(base, text, "use an AdminNetworkPolicy, or write networks");
+            self.findings.problem(base, text, "use an AdminNetworkPolicy, or write networks");
+            return Vec::new();
         }
         self.check_set(domains, "domain names", base);
-        for (at, name) in domains.iter().enumerate().filter(|(_, name)| !is_domain_pattern(name)) {
+        for (at, name) in domains.iter().enumerate().filter(|(_, name)| name.parse::<NamePattern>().is_err()) {
             let help = "write a name such as www.example.com, or `*.` and a name for all that end in it";
             self.findings.problem(&base.index(at), format!("invalid domain name {}", quoted(name)), help);
         }
-        match action {
-            Some(RuleAction::Deny | RuleAction::Pass) => {
-                let help =
-                    "use networks for Deny and Pass: an address may have other names, which no pod has looked up";
-                self.findings.problem(base, "domain names are allowed only with Accept", help);
-            }
-            Some(RuleAction::Accept) | None => {
-                let text = "domain names are not supported: this peer accepts nothing";
-                self.findings.warning(base, text, "add a peer with the networks");
-            }
+        if let Some(RuleAction::Deny | RuleAction::Pass) = action {
+            let help = "use networks for Deny and Pass: an address may have other names, which no pod has looked up";
+            self.findings.problem(base, "domain names are allowed only with Accept", help);
         }
-    }
-}
-
-/// Whether `text` is a domain name of at least two labels, optionally after `*.`, which matches one or more labels.
-fn is_domain_pattern(text: &str) -> bool {
-    let name = text.strip_prefix("*.").unwrap_or(text);
-    let name = name.strip_suffix('.').unwrap_or(name);
-    let is_label = |label: &str| {
-        let bytes = label.as_bytes();
-        let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-        label.len() <= MAX_DOMAIN_LABEL
-            && ends(bytes.first())
-            && ends(bytes.last())
-            && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(byte))
-    };
-    name.len() <= MAX_DOMAIN_NAME && name.contains('.') && name.split('.').all(is_label)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_star_stands_first_and_alone() {
-        for good in ["example.com", "*.example.com", "a-b.c_d.example.com.", "*.io.x"] {
-            assert!(is_domain_pattern(good), "{good}");
-        }
-        for bad in ["", "*", "*.", "com", "*.com", "www.*.com", "*x.com", "-a.com", "a..com", "a^b.com", "*.*.com"] {
-            assert!(!is_domain_pattern(bad), "{bad}");
-        }
+        vec![Peer::Names(domains.iter().map(|name| name.as_str().into()).collect())]
     }
 }

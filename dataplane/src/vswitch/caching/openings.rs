@@ -230,6 +230,9 @@ impl Caching {
             None => (None, None),
         };
         let opening = about.engine.opening(packet.frame, in_port)?;
+        if about.is_dns((in_port, out), &opening.flow, sent.as_ref()) {
+            return None;
+        }
         let (starter, opposite) = match opening.initiator {
             Initiator::Source if !self.cache.forwards_answers() => return None,
             Initiator::Source => (in_port, Initiator::Destination),

@@ -78,7 +78,10 @@ fn both_entries_share_sessions() {
     assert_eq!(judge(&mut bed, A, &frame(&a_to_b(SYN))).session, Some(SessionState::New));
     let reply = bed.send(B, &b_to_a(SYN | ACK));
     assert_eq!(reply.session, Some(SessionState::Hit));
-    assert_eq!(reply.decision, Some(Decision { table: Some(STRICT), rule: Some(0), origin: Some(OriginId(7)) }));
+    assert_eq!(
+        reply.decision,
+        Some(Decision { table: Some(STRICT), rule: Some(0), origin: Some(OriginId(7)), name: None })
+    );
     assert_eq!(judge(&mut bed, A, &frame(&a_to_b(ACK))).session, Some(SessionState::Hit));
 }
 

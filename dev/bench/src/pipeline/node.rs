@@ -43,6 +43,8 @@ impl Node {
             audit: None,
             hairpin: None,
             hairpin_table: None,
+            named_table: None,
+            named_audit: None,
             link: Some(Link { mac: own_mac(number), mtu: 1500 }),
             is_gone: false,
             shares_host: false,

@@ -24,9 +24,9 @@ fn list(revision: u64, allowed: &[(Addresses, u16)]) -> Arc<PlainList> {
     let rule = |(peers, port): &(Addresses, u16)| {
         let service = Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(*port) };
         let services = Services::from([service].into_iter().collect::<bulkhead_classifier::ServiceSet>());
-        PlainRule { peers: peers.clone(), services, action: Action::Allow, origin }
+        PlainRule { peers: peers.clone(), services, names: None, action: Action::Allow, origin }
     };
-    let deny = PlainRule { peers: Addresses::Any, services: Services::Any, action: Action::Deny, origin };
+    let deny = PlainRule { peers: Addresses::Any, services: Services::Any, names: None, action: Action::Deny, origin };
     let rules = allowed.iter().map(rule).chain([deny]).collect();
     Arc::new(PlainList { revision, previous: None, rules, own_node: None })
 }

@@ -13,7 +13,7 @@ const LIMIT: usize = 100;
 
 fn ingress(revision: u64, blocks: u8) -> Arc<PlainList> {
     let nets = (0..blocks).map(|at| format!("10.{at}.0.0/24").parse::<IpNet>().unwrap());
-    let rule = |peers, action| PlainRule { peers, services: Services::Any, action, origin: OriginId(0) };
+    let rule = |peers, action| PlainRule { peers, services: Services::Any, names: None, action, origin: OriginId(0) };
     let peers = nets.collect::<AddressSet>().into();
     Arc::new(PlainList {
         revision,

@@ -39,7 +39,7 @@ fn service(number: u8, first: u16, last: u16) -> Services {
 }
 
 fn rule(tier: Tier, peers: Option<Addresses>, services: Services, action: RuleAction, origin: u32) -> Tiered {
-    Tiered { tier, peers, services, action, origin: OriginId(origin) }
+    Tiered { tier, peers, services, names: None, action, origin: OriginId(origin) }
 }
 
 fn matches(rule: &Tiered, at: u32, (number, port): (u8, u16)) -> bool {

@@ -1,0 +1,132 @@
+//! The index from a domain name to the rules that name it.
+
+use ahash::AHashMap;
+
+use crate::{Key, NameSet, Rule, RuleList, Verdict};
+
+/// The rules of a list that name domains, by name. A lookup hashes each of a name's parents once, however many patterns there are.
+#[derive(Debug, Default)]
+pub(crate) struct NameIndex {
+    /// By the pattern's text without the star: the rules' positions in the list, ascending.
+    exact: AHashMap<Box<str>, Vec<u32>>,
+    below: AHashMap<Box<str>, Vec<u32>>,
+}
+
+impl NameIndex {
+    /// Indexes a list. `None` if no rule names domains.
+    pub(crate) fn of<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Option<Self> {
+        let mut index = Self::default();
+        for (at, rule) in (0..).zip(rules) {
+            for pattern in rule.names.iter().flat_map(NameSet::patterns) {
+                let (name, is_below) = pattern.parts();
+                let by_name = if is_below { &mut index.below } else { &mut index.exact };
+                by_name.entry(name.into()).or_default().push(at);
+            }
+        }
+        (!index.exact.is_empty() || !index.below.is_empty()).then_some(index)
+    }
+
+    /// Whether any rule names this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.exact.contains_key(name) || parents(name).any(|parent| self.below.contains_key(parent))
+    }
+
+    /// Returns the verdict of the first rule that names this name and matches the key otherwise. [`Verdict::NO_MATCH`] if none does.
+    pub(crate) fn lookup(&self, name: &str, key: &Key, rules: &RuleList) -> Verdict {
+        let lists = self.exact.get(name).into_iter().chain(parents(name).filter_map(|parent| self.below.get(parent)));
+        let first = |list: &Vec<u32>| {
+            list.iter().find_map(|&at| {
+                let rule = rules.get(at as usize).filter(|rule| rule.matches_named(key))?;
+                Some(Verdict::by(rule.action, at))
+            })
+        };
+        lists.filter_map(first).min_by_key(|verdict| verdict.code()).unwrap_or(Verdict::NO_MATCH)
+    }
+
+    /// Estimates the heap bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let of = |map: &AHashMap<Box<str>, Vec<u32>>| -> usize {
+            map.iter().map(|(name, list)| size_of::<(Box<str>, Vec<u32>)>() + name.len() + 4 * list.capacity()).sum()
+        };
+        of(&self.exact) + of(&self.below)
+    }
+}
+
+/// Returns the names that a name is below: `example.com` and `com` for `www.example.com`.
+fn parents(name: &str) -> impl Iterator<Item = &str> {
+    name.match_indices('.').map(|(dot, _)| &name[dot + 1..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Action, Addresses, BuildOptions, Change, OriginId, PortRange, Service, ServiceSet, Tables, linear, protocol,
+    };
+
+    fn named(names: &[&str], port: u16, origin: u32) -> Rule {
+        let service = Service { protocols: (protocol::TCP, protocol::TCP), ports: PortRange::one(port) };
+        Rule {
+            names: Some(names.iter().map(|name| name.parse().unwrap()).collect()),
+            services: [service].into_iter().collect::<ServiceSet>().into(),
+            ..Rule::any(Action::Allow, OriginId(origin))
+        }
+    }
+
+    fn list() -> Vec<Rule> {
+        let block = Addresses::prefix("192.0.2.128/25".parse().unwrap());
+        vec![
+            Rule { dst: block, ..Rule::any(Action::Deny, OriginId(0)) },
+            named(&["www.example.com", "*.example.org"], 443, 1),
+            named(&["www.example.com"], 80, 2),
+            Rule::any(Action::Deny, OriginId(3)),
+            named(&["www.example.com"], 22, 4),
+        ]
+    }
+
+    fn key(dst: [u8; 4], port: u16) -> Key {
+        Key::new([10, 0, 0, 1].into(), dst.into(), protocol::TCP, 50_000, port)
+    }
+
+    #[test]
+    fn a_rule_that_names_domains_matches_only_with_a_name_and_in_its_place() {
+        let tables = Tables::build(list()).unwrap();
+        let of = |names: &[&str], key: &Key| tables.lookup_named(key, names.iter().copied()).rule();
+        for (names, dst, port, rule) in [
+            (&[][..], [192, 0, 2, 1], 443, 3),
+            (&["www.example.com"][..], [192, 0, 2, 1], 443, 1),
+            (&["www.example.com"], [192, 0, 2, 1], 80, 2),
+            (&["www.example.com"], [192, 0, 2, 1], 22, 3),
+            (&["a.b.example.org"], [192, 0, 2, 1], 443, 1),
+            (&["example.org"], [192, 0, 2, 1], 443, 3),
+            (&["other.com", "www.example.com"], [192, 0, 2, 1], 443, 1),
+            (&["www.example.com"], [192, 0, 2, 200], 443, 0),
+        ] {
+            assert_eq!(of(names, &key(dst, port)), Some(rule), "{names:?} {dst:?} {port}");
+        }
+        assert!(tables.names("www.example.com") && tables.names("x.example.org") && !tables.names("example.org"));
+        // Without names, the list is as if the rules were not there.
+        for port in [22, 80, 443] {
+            let key = key([192, 0, 2, 1], port);
+            assert_eq!(tables.lookup(&key), linear::scan(&list(), &key));
+        }
+    }
+
+    #[test]
+    fn an_updated_list_names_what_its_rules_name() {
+        let tables = Tables::build(list()).unwrap();
+        let options = BuildOptions::default();
+        let key = key([192, 0, 2, 1], 443);
+        let without = tables.update(&[Change::Remove { at: 1 }], &options).unwrap();
+        assert_eq!(without.lookup_named(&key, ["www.example.com"]).rule(), Some(2), "the deny is now third");
+        let again = without
+            .update(&[Change::Insert { at: 0, rule: named(&["*.com"].map(|_| "www.example.com"), 443, 9) }], &options);
+        assert_eq!(again.unwrap().lookup_named(&key, ["www.example.com"]).rule(), Some(0));
+        let plain: Vec<Rule> = list().into_iter().filter(|rule| rule.names.is_none()).collect();
+        let none = tables.changed_to(&plain, &options).unwrap();
+        assert!(!none.names("www.example.com"));
+        let back = none.changed_to(&list(), &options).unwrap();
+        assert_eq!(back.lookup_named(&key, ["www.example.com"]).rule(), Some(1));
+        assert_eq!(Tables::scanned(list()).unwrap().lookup_named(&key, ["www.example.com"]).rule(), Some(1));
+    }
+}

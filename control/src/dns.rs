@@ -1,0 +1,40 @@
+//! The cluster's DNS servers, whose answers rules about domain names believe.
+//!
+//! Source: Kubernetes, "DNS for Services and Pods": the Service `kube-dns` in `kube-system`, whose pods have the label `k8s-app: kube-dns`.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::cache::Cache;
+use crate::service::{Owner, Resolver};
+
+const NAMESPACE: &str = "kube-system";
+const SERVICE: &str = "kube-dns";
+const LABEL: &str = "k8s-app";
+
+/// Returns the addresses of the cluster's DNS pods. A namespace of another name does not count: any user may set labels.
+pub fn pods(cache: &Cache) -> BTreeSet<IpAddr> {
+    let is_server = |name: &str, label: Option<&str>| name == NAMESPACE && label == Some(SERVICE);
+    let pods = cache.pods().map(|(_, pod)| pod);
+    let servers = pods.filter(|pod| {
+        let label = pod.labels.get(LABEL).map(|label| &**label);
+        !pod.finished && is_server(&pod.name.namespace, label)
+    });
+    servers.flat_map(|pod| pod.addresses.iter().copied()).collect()
+}
+
+/// Returns the virtual addresses and the backends of the cluster's DNS Service. Another proxy may translate the virtual addresses, so that the
+/// vswitch sees them as the server.
+pub fn of_service(resolver: &Resolver) -> BTreeSet<IpAddr> {
+    let is_dns = |owner: &Owner| match owner {
+        Owner::Service(service) => &*service.namespace == NAMESPACE && &*service.name == SERVICE,
+        Owner::Pod(_) => false,
+    };
+    let ports = resolver.ports().map(|(_, port)| port).filter(|port| is_dns(&port.name.owner));
+    ports
+        .flat_map(|port| {
+            let backends = port.backends().iter().map(|&id| resolver.backend(id).address);
+            backends.chain(port.vips().iter().map(|(vip, _)| vip.address))
+        })
+        .collect()
+}

@@ -1,0 +1,158 @@
+//! The validity of one name's address for up to 64 holders, each with its own end time, in 52 bytes.
+
+use super::NameId;
+use super::validity::Window;
+
+/// Bit planes of a record. Five give 31 different ends. The ends of a minute's answers with TTLs of 30 to 300 seconds span 450 seconds, and the
+/// shortest allows steps of 16, so 28 suffice.
+const PLANES: usize = 5;
+
+/// Number of different ends in one record. Code 0 means that the holder does not hold the address.
+const CODES: u32 = (1 << PLANES) - 1;
+
+/// Identifies the records of a name and a chunk of holders within an address. Orders the records of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) id: NameId,
+    /// The number of the chunk: a seat divided by 64.
+    pub(super) chunk: u16,
+}
+
+/// One bit for each of the 64 holders of a chunk. In halves, because an aligned `u64` would pad each record by 4 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lanes([u32; 2]);
+
+impl Lanes {
+    #[expect(clippy::cast_possible_truncation, reason = "the halves are wanted")]
+    pub(super) const fn new(bits: u64) -> Self {
+        Self([bits as u32, (bits >> 32) as u32])
+    }
+
+    pub(super) const fn bits(self) -> u64 {
+        (self.0[1] as u64) << 32 | self.0[0] as u64
+    }
+}
+
+/// A record in which each holder has an end of its own: a code of five bits, of which each plane stores one (bit slicing). Operations on
+/// all 64 holders take a few instructions per plane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sliced {
+    planes: [Lanes; PLANES],
+    id: NameId,
+    /// The end of code `c` is `base + c`, in units of `1 << shift` seconds since 1970.
+    base: u32,
+    chunk: u16,
+    shift: u8,
+}
+
+// The memory goal depends on it.
+const _: () = assert!(size_of::<Sliced>() == 52);
+
+impl Sliced {
+    /// Creates a record from ends in seconds and the holders that have them. `None` if no 31 evenly spaced ends include all, or the list is
+    /// empty.
+    pub(super) fn new(key: Key, ends: &[(u32, u64)]) -> Option<Self> {
+        let shift = ends.iter().map(|&(end, _)| end.trailing_zeros()).min()?.min(31);
+        let steps = || ends.iter().map(|&(end, _)| end >> shift);
+        let base = steps().min()?.checked_sub(1)?;
+        if steps().max()? - base > CODES {
+            return None;
+        }
+        let shift = u8::try_from(shift).ok()?;
+        let mut record = Self { planes: [Lanes::default(); PLANES], id: key.id, base, chunk: key.chunk, shift };
+        for &(end, lanes) in ends {
+            record.write(lanes, (end >> shift) - base);
+        }
+        Some(record)
+    }
+
+    pub(super) const fn key(&self) -> Key {
+        Key { id: self.id, chunk: self.chunk }
+    }
+
+    /// Returns the holders of the record.
+    pub(super) fn holders(&self) -> u64 {
+        self.planes.iter().fold(0, |all, plane| all | plane.bits())
+    }
+
+    /// Returns the holder's end in seconds. `None` if the holder is not in the record.
+    pub(super) fn end(&self, lane: u32) -> Option<u32> {
+        let bit = |plane: usize| u32::from(self.planes[plane].bits() >> lane & 1 == 1) << plane;
+        match (0..PLANES).fold(0, |code, plane| code | bit(plane)) {
+            0 => None,
+            code => Some(self.end_of(code)),
+        }
+    }
+
+    /// Returns the holders whose end is at or before `now`, in seconds.
+    pub(super) fn ended(&self, now: u32) -> u64 {
+        let code = (now >> self.shift).saturating_sub(self.base).min(CODES);
+        // Compares all codes with `code` at once, from the highest bit.
+        let (mut less, mut equal) = (0, u64::MAX);
+        for (at, plane) in self.planes.iter().enumerate().rev() {
+            let bits = plane.bits();
+            if code >> at & 1 == 1 {
+                less |= equal & !bits;
+                equal &= bits;
+            } else {
+                equal &= !bits;
+            }
+        }
+        (less | equal) & self.holders()
+    }
+
+    /// Removes these holders.
+    pub(super) fn remove(&mut self, lanes: u64) {
+        self.write(lanes, 0);
+    }
+
+    /// Adds a holder with an end in the window. Returns false and changes nothing if the record has no such end.
+    pub(super) fn put(&mut self, lane: u32, window: Window) -> bool {
+        let step = (window.first.saturating_sub(1) >> self.shift) + 1;
+        let code = step.saturating_sub(self.base).max(1);
+        let is_representable = code <= CODES && window.contains(self.end_of(code));
+        if is_representable {
+            self.write(1 << lane, code);
+        }
+        is_representable
+    }
+
+    /// Adds a holder, with other steps between the ends of the record. Returns false and changes nothing if no steps suit all holders.
+    pub(super) fn respace(&mut self, lane: u32, window: Window) -> bool {
+        let mut ends = [(0, 0); CODES as usize + 1];
+        let mut len = 0;
+        let present = (1..=CODES).map(|code| (self.end_of(code), self.with(code))).filter(|&(_, lanes)| lanes != 0);
+        for (place, end) in ends.iter_mut().zip(present.chain([(window.roundest(), 1 << lane)])) {
+            *place = end;
+            len += 1;
+        }
+        let record = Self::new(self.key(), &ends[..len]);
+        if let Some(record) = record {
+            *self = record;
+        }
+        record.is_some()
+    }
+
+    /// Calls `each` with every end, in seconds, and its holders.
+    pub(super) fn for_each(&self, mut each: impl FnMut(u32, u64)) {
+        (1..=CODES).map(|code| (self.end_of(code), self.with(code))).for_each(|(end, lanes)| each(end, lanes));
+    }
+
+    /// Returns the end of a code that the record uses, or of one that it could use. `u32::MAX` if that would be after 2106.
+    fn end_of(&self, code: u32) -> u32 {
+        let end = (u64::from(self.base) + u64::from(code)) << self.shift;
+        u32::try_from(end).unwrap_or(u32::MAX)
+    }
+
+    fn with(&self, code: u32) -> u64 {
+        let planes = self.planes.iter().enumerate();
+        planes.fold(u64::MAX, |all, (at, plane)| all & if code >> at & 1 == 1 { plane.bits() } else { !plane.bits() })
+    }
+
+    fn write(&mut self, lanes: u64, code: u32) {
+        for (at, plane) in self.planes.iter_mut().enumerate() {
+            let bits = if code >> at & 1 == 1 { lanes } else { 0 };
+            *plane = Lanes::new(plane.bits() & !lanes | bits);
+        }
+    }
+}

@@ -1,0 +1,2 @@
+#[allow(unused_imports, reason = "filled below")]
+use super::*;

@@ -1,0 +1,252 @@
+//! Learns from pods' DNS answers, and judges packets of pods with rules that name domains. See [`crate::names`].
+
+use std::sync::Arc;
+
+use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict, protocol};
+
+use super::Worker;
+use super::column::Burst;
+use super::exit::Bound;
+use super::stages::Times;
+use crate::names::{
+    Asker, DNS, Fault, Learned, Message, NameCounters, NameId, Names, Part, Questions, Segment, Streams,
+};
+use crate::packet::Data;
+use crate::{Decision, PortId, PortKind, Snapshot, TableId, Verdict};
+
+/// The part of a worker that learns names.
+#[derive(Debug, Default)]
+pub(super) struct Learning {
+    /// What all workers have learned.
+    pub(super) learned: Arc<Learned>,
+    questions: Questions,
+    streams: Streams,
+    pub(super) counters: NameCounters,
+}
+
+impl Learning {
+    /// Decides about a packet that `table` of `bound` has judged. Returns whether it is allowed, and the decision. `kept` is the name by which its
+    /// session was allowed earlier: its rule may still name it although the address has expired.
+    pub(super) fn decide(
+        &self,
+        snapshot: &Snapshot,
+        (bound, out): (&Bound, PortId),
+        key: &PolicyKey,
+        verdict: PolicyVerdict,
+        kept: Option<NameId>,
+        now: u64,
+    ) -> (bool, Decision) {
+        match bound.named {
+            None => (verdict.is_allow(), snapshot.decision(bound.table, verdict)),
+            Some(named) => self.decide_named(snapshot, (bound, named, out), key, verdict, kept, now),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn decide_named(
+        &self,
+        snapshot: &Snapshot,
+        (bound, named, out): (&Bound, TableId, PortId),
+        key: &PolicyKey,
+        verdict: PolicyVerdict,
+        kept: Option<NameId>,
+        now: u64,
+    ) -> (bool, Decision) {
+        let (by_sender, name) = self.judge(snapshot, named, key, kept, now);
+        let decision = Decision { name, ..snapshot.decision(named, by_sender) };
+        // Of two tables that allow, the one that says more is named: the receiver's, unless it is no pod or a name decided.
+        let is_pods = snapshot.port(out).is_some_and(|port| port.kind == PortKind::Pod && port.ingress.is_none());
+        match (by_sender.is_allow(), verdict.is_allow()) {
+            (false, _) => (false, decision),
+            (true, true) if name.is_some() || !is_pods => (true, decision),
+            (true, allows) => (allows, snapshot.decision(bound.table, verdict)),
+        }
+    }
+
+    /// Returns the verdict of a table with rules that name domains, and the name by which its rule matched.
+    pub(super) fn judge(
+        &self,
+        snapshot: &Snapshot,
+        table: TableId,
+        key: &PolicyKey,
+        kept: Option<NameId>,
+        now: u64,
+    ) -> (PolicyVerdict, Option<NameId>) {
+        let Some(tables) = snapshot.table(table) else { return (PolicyVerdict::NO_MATCH, None) };
+        let (mut first, mut by) = (tables.lookup(key), None);
+        let mut consider = |id: NameId, name: &str| {
+            let verdict = tables.lookup_named(key, [name]);
+            if verdict.precedes(first) {
+                (first, by) = (verdict, Some(id));
+            }
+        };
+        let holder = snapshot.owner(key.src()).and_then(|port| snapshot.names()?.holder(port));
+        if let Some(holder) = holder {
+            self.learned.names_of(holder, key.dst(), now, &mut consider);
+        }
+        if let Some(id) = kept {
+            self.learned.with_name(id, |name| consider(id, name));
+        }
+        (first, by)
+    }
+
+    /// Forgets what belongs to ports that the snapshot does not have.
+    pub(super) fn follow(&mut self, snapshot: &Snapshot) {
+        let kept: ahash::AHashSet<_> = snapshot.names().into_iter().flat_map(Names::holders).collect();
+        self.questions.retain(|holder| kept.contains(&holder));
+        self.streams.retain(|holder| kept.contains(&holder));
+    }
+
+    fn read(
+        &mut self,
+        part: &Part,
+        message: &[u8],
+        names: &Names,
+        is_named: impl Fn(&str) -> bool,
+        now: u64,
+    ) -> Result<(), Fault> {
+        let message = Message::parse(message)?;
+        let (id, question) = (message.id(), message.question());
+        match part {
+            Part::Query(asker) if !message.is_response() => {
+                self.counters.queries += 1;
+                // Questions about other names need no answer here.
+                if message.name().is_ok_and(|name| is_named(name.as_str())) {
+                    self.questions.ask(asker, id, question, now);
+                }
+            }
+            Part::Answer(asker) if message.is_response() => {
+                let name = message.name()?;
+                if !is_named(name.as_str()) {
+                    return Ok(());
+                }
+                if !self.questions.close(asker, id, question, now) {
+                    self.counters.unasked += 1;
+                    return Ok(());
+                }
+                self.counters.answers += 1;
+                if message.response_code() == 0 {
+                    let Self { learned, counters, .. } = self;
+                    message.addresses(|address, ttl| {
+                        let until = names.until(now, ttl);
+                        match learned.learn(asker.holder, name.as_str(), address, now, until) {
+                            Ok(_) => counters.addresses += 1,
+                            Err(_) => counters.full += 1,
+                        }
+                    })?;
+                }
+            }
+            Part::Query(_) | Part::Answer(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Worker {
+    /// Shares what is learned with other workers, or with an earlier worker's.
+    pub fn share_names(&mut self, learned: Arc<Learned>) {
+        self.learning.learned = learned;
+    }
+
+    /// Returns the addresses that pods have learned by name, shared by all workers.
+    pub const fn learned(&self) -> &Arc<Learned> {
+        &self.learning.learned
+    }
+
+    /// Returns the counts of DNS packets.
+    pub const fn name_counters(&self) -> &NameCounters {
+        &self.learning.counters
+    }
+
+    /// Judges a burst like [`Worker::judge_each`], and learns from DNS answers in it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn judge_each_and_learn<const EXPLAIN: bool>(
+        &mut self,
+        burst: &mut Burst<'_>,
+        times: Times<'_>,
+        names: &Names,
+    ) {
+        for at in 0..burst.metas.len() {
+            self.judge_next::<EXPLAIN, true>(burst, at, times);
+            if self.may_be_dns(burst, at, names) {
+                // Packets before the answer are judged without it.
+                self.settle_pending(burst);
+                self.hear(burst, at, names);
+            }
+        }
+    }
+
+    /// Whether the packet may be part of a DNS conversation of a pod with rules that name domains.
+    fn may_be_dns(&self, burst: &Burst<'_>, at: usize, names: &Names) -> bool {
+        let Some(flow) = burst.flow(at) else { return false };
+        if !matches!(flow.protocol, protocol::UDP | protocol::TCP) {
+            return false;
+        }
+        if names.holder(burst.in_port(at)).is_some() && flow.dport == DNS {
+            return true;
+        }
+        match burst.judged[at].verdict {
+            Verdict::Forward(out) => names.holder(out).is_some(),
+            // It may wait for the classifier, as an answer does after a change of tables.
+            Verdict::Drop(_) => !self.pending.is_empty(),
+        }
+    }
+
+    /// Learns from a judged packet.
+    fn hear(&mut self, burst: &Burst<'_>, at: usize, names: &Names) {
+        let Verdict::Forward(out) = burst.judged[at].verdict else { return };
+        if burst.judged[at].elsewhere.is_some() {
+            return;
+        }
+        let Some(flow) = burst.flow(at) else { return };
+        let Some(part) = names.part((burst.in_port(at), out), &flow, burst.sent(at).as_ref()) else { return };
+        let (Part::Query(asker) | Part::Answer(asker)) = &part;
+        let pod = match part {
+            Part::Query(_) => burst.in_port(at),
+            Part::Answer(_) => out,
+        };
+        let snapshot = burst.snapshot;
+        let tables = snapshot.port(pod).map(|port| [port.named_table, port.named_audit]).unwrap_or_default();
+        let tables = tables.map(|table| table.and_then(|table| snapshot.table(table)));
+        let is_named = |name: &str| tables.iter().flatten().any(|table| table.names(name));
+        let now = self.now.time;
+        let Some(Data { bytes, is_whole, segment }) = burst.payload(at).and_then(|payload| payload.data()) else {
+            self.learning.counters.incomplete += 1;
+            return;
+        };
+        let learning = &mut self.learning;
+        let mut faults = 0;
+        let is_followed = match segment {
+            None => {
+                faults += u64::from(is_whole && learning.read(&part, bytes, names, is_named, now).is_err());
+                is_whole
+            }
+            Some((seq, flags)) => {
+                let segment = Segment { seq, flags, data: bytes, is_whole };
+                learning.hear_segment(&part, asker, &segment, |learning, message| {
+                    faults += u64::from(learning.read(&part, message, names, is_named, now).is_err());
+                })
+            }
+        };
+        learning.counters.malformed += faults;
+        learning.counters.incomplete += u64::from(!is_followed);
+    }
+}
+
+impl Learning {
+    fn hear_segment(
+        &mut self,
+        part: &Part,
+        asker: &Asker,
+        segment: &Segment<'_>,
+        mut each: impl FnMut(&mut Self, &[u8]),
+    ) -> bool {
+        let mut streams = std::mem::take(&mut self.streams);
+        let is_query = matches!(part, Part::Query(_));
+        let is_followed = streams.take(asker, is_query, segment, |message| each(self, message));
+        self.streams = streams;
+        is_followed
+    }
+}

@@ -6,6 +6,7 @@ mod claims;
 mod cluster_policy;
 mod cni;
 mod diff;
+mod domain_names;
 mod files;
 mod lint;
 mod names;

@@ -1,6 +1,7 @@
 //! Connects the three engines: converts compiled tables to the dataplane's snapshot.
 
 mod attribution;
+mod known_names;
 mod load;
 mod names;
 

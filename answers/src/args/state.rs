@@ -38,6 +38,10 @@ pub struct State {
     /// configuration of `run`. Default: the bundle's, else enforce. Audited policies deny nothing (docs/audit.md)
     #[arg(long, value_enum, value_name = "ENFORCEMENT")]
     pub enforcement: Option<EnforcementName>,
+    /// Addresses of the domain names in policies, as if every pod had resolved them: a YAML mapping of names to lists of addresses, or the
+    /// output of `bulkhead names -o json`. If omitted, rules that name domains allow nothing (docs/names.md)
+    #[arg(long, value_name = "FILE")]
+    pub names: Option<PathBuf>,
 }
 
 /// Enforcement of policies without an annotation.

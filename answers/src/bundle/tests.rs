@@ -248,6 +248,7 @@ impl Written {
             namespace_default: None,
             ignore: Vec::new(),
             enforcement: None,
+            names: None,
         }
     }
 }

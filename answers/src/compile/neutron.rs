@@ -49,10 +49,7 @@ pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Writ
             Format::Json => write_json(&document(&now, &owner), out),
         };
     }
-    let State { strict, policy_semantics, namespace_default, ref ignore, enforcement, .. } = args.state;
-    let paths = args.before.clone();
-    let state =
-        State { paths, lenient, strict, policy_semantics, namespace_default, ignore: ignore.clone(), enforcement };
+    let state = State { paths: args.before.clone(), ..args.state.clone() };
     let mut earlier = run::load(&run::Input::open(&state)?, None)?;
     run::enforce_all(&mut earlier, "--before")?;
     let before = desired(&mut earlier, lenient)?;

@@ -12,6 +12,7 @@ use bulkhead_control::service::Settings;
 use bulkhead_control::source::{CustomResource, Loaded, Options, ServiceKinds, SourceErrors, Strictness};
 use bulkhead_control::ties::{self, Tie};
 
+use super::known_names::KnownNames;
 use crate::args::{Planned, State};
 use crate::bundle::Sources;
 use crate::{contests, output, progress};
@@ -139,8 +140,7 @@ pub fn load_whole(input: &Input<'_>, planned: &Planned, with_deciding: bool) -> 
     let (idle_rules, empty_lists) = (std::mem::take(&mut loaded.idle_rules), std::mem::take(&mut loaded.empty_lists));
     let custom = std::mem::take(&mut loaded.custom);
     tell_loaded(&loaded, &idle_rules);
-    let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
-    let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
+    let (services, objects) = divided(input, loaded.objects)?;
     let deciding = if with_deciding {
         let mut deciding = Pipeline::without_tables(isolation);
         deciding.resync(objects.clone()).context("the state does not compile")?;
@@ -197,13 +197,21 @@ fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
     }
 }
 
+/// Separates Services and EndpointSlices from the other objects, in which known domain names are replaced by their addresses.
+fn divided(input: &Input<'_>, objects: Vec<Object>) -> anyhow::Result<(Vec<Object>, Vec<Object>)> {
+    let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
+    let (services, objects): (Vec<_>, Vec<_>) = objects.into_iter().partition(is_service);
+    let Some(path) = &input.state.names else { return Ok((services, objects)) };
+    let known = KnownNames::read(path)?;
+    Ok((services, objects.into_iter().map(|object| known.resolve(object)).collect()))
+}
+
 /// Compiles objects into a pipeline. Returns the Services and EndpointSlices separately.
 fn compiled(input: &Input<'_>, pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
     progress::step(COMPILING);
     let mut pipeline = pipeline.auditing(input.sources.enforcement(input.state)?);
     tell_loaded(&loaded, &SourceErrors::default());
-    let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
-    let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
+    let (services, objects) = divided(input, loaded.objects)?;
     pipeline.resync(objects).context("the state does not compile")?;
     contests::check(&pipeline, input.state.lenient)?;
     check_refusals(&pipeline.refusals(), input.state.strictness())?;

@@ -60,7 +60,7 @@ impl World {
         let mut line = format!(
             "dnsmasq --keep-in-foreground --no-resolv --no-hosts --conf-file=/dev/null --pid-file --user=root --local-ttl=2 \
              --address=/www.example.com/{WEB} --address=/www.example.com/{WEB6} --address=/evil.example.net/203.0.113.250 \
-             --host-record=cdn.example.net,203.0.113.240 --cname=alias.example.org,cdn.example.net"
+             --host-record=cdn.example.net,203.0.113.240,60 --cname=alias.example.org,cdn.example.net,60"
         );
         for at in 0..MANY {
             write!(line, " --address=/n{at}.many.example.org/203.0.113.{}", at + 2).unwrap();
@@ -198,4 +198,30 @@ fn no_first_connection_of_a_resolver_and_its_client_is_denied() {
     let summary = world.lab.stop();
     let denied = summary["dropped"]["policy_denied"].as_u64().unwrap_or_default();
     assert_eq!(denied, 0, "{summary:#}");
+}
+
+#[test]
+fn what_pods_have_resolved_and_what_they_have_opened_by_name_outlives_a_killed_process() {
+    require!("dnsmasq", "dig", "socat", "ss");
+    let mut world = World::new("www.example.com, '*.example.org'");
+    // One address whose answer ends soon, with an open connection, and one that a cache may keep for long.
+    assert_eq!(world.dig(&format!("@{DNS} www.example.com A")), [WEB]);
+    let mut stream = world.connect(WEB).expect("just resolved");
+    assert!(echoes(&mut stream));
+    std::thread::sleep(Duration::from_secs(4));
+    for round in 0..3 {
+        assert_eq!(world.dig(&format!("@{DNS} alias.example.org A")).len(), 2);
+        let text = world.objects("www.example.com, '*.example.org'");
+        world.lab.kill();
+        world.lab.start(&text);
+        assert!(world.connects("203.0.113.240"), "round {round}: resolved before the kill\n{}", world.lab.log());
+        assert!(!world.connects(WEB), "its answer has ended");
+        assert!(echoes(&mut stream), "a rule still names the name of the open connection\n{}", world.lab.log());
+    }
+    // The name of the open connection is known across processes: it ends when no rule names it.
+    let before = world.lab.count("the new state is in force");
+    world.lab.apply(&world.objects("'*.example.org'"));
+    eventually("the new state is in force", || world.lab.count("the new state is in force") > before);
+    assert!(!echoes(&mut stream), "no rule names it any more");
+    world.lab.stop();
 }

@@ -341,6 +341,7 @@ impl Composer {
         let current = self.publisher.current();
         let generation = current.generation() + 1;
         let snapshot = inner.compose(generation)?.after(&current);
+        self.give_back_names(inner);
         let snapshot = Arc::new(snapshot);
         // Before the workers get the snapshot, so that flows which they add by the old tables stay unused.
         let idle = if inner.keeps_flows { Vec::new() } else { self.change_flows(&snapshot) };

@@ -6,21 +6,24 @@
 //! **Not its purpose.** No DNS, no policy, no clock. The caller adds the grace to the TTL and decides what a name permits.
 //!
 //! ```text
-//!   learn --1--> Names (one lock):    text -> id, last answer, addresses        evicts names if all 65,536 are in use
-//!         --2--> Shard (1,024 locks): address -> records { name, 64 holders, ends }
-//!   names_of --1--> Shard: ids of the holder's names --2--> Texts: a snapshot, read without a lock
+//!   World (shared lock)     seats: holder -> bit in the bitmaps     names: text -> id -> text, addresses
+//!   Shard (1,024 locks)     address -> records { name, 64 holders, their ends }
+//!
+//!   learn     World: seat and id (exclusive if one is new) -> Shard: store
+//!   names_of  World: seat -> Shard: ids -> unlock -> texts, from a snapshot
 //! ```
 //!
-//! **Memory.** Nearly all pods of a node learn the same addresses. A record therefore covers 64 holders ([`table`]); holders have dense
-//! numbers inside the table ([`seats`]). The end of a validity is rounded up ([`validity`]), so that pods that asked at different moments
-//! share it. 10,000 names with 10 addresses each, learned by 500 pods, need 64 MB for any mix of TTLs from 30 to 300 seconds.
+//! **Memory.** Nearly all pods of a node learn the same addresses, so a record covers 64 holders ([`table`]). Holders have dense numbers
+//! inside the table ([`seats`]). Ends are rounded up ([`validity`]), so that pods that asked at different moments share records. 10,000
+//! names with 10 addresses each, learned by 500 pods within a minute with any mix of TTLs from 30 to 300 seconds, need less than 64 MB.
 //!
 //! **Invariants.** A validity is never shortened. It is lengthened by at most a quarter of the time left when it was learned (TTL and grace),
 //! or to the next full second if that is later. Once [`Learned::learn`] has returned, [`Learned::names_of`] returns the name in all threads.
 //!
-//! **Locks.** Seats, then counting, then one shard, then names. A thread that holds one of them takes only later ones, and never two shards.
-//! Callbacks are called without locks and may call the table. A thread that panicked leaves its lock usable.
+//! **Locks.** Counting, then the world, then one shard, then those inside [`names`]. A thread that holds one takes only later ones, and never
+//! two shards. Callbacks are called without locks and may call the table. A thread that panicked leaves its locks usable.
 
+mod crowd;
 mod entry;
 mod memory;
 mod names;
@@ -39,32 +42,33 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 
 use ahash::{AHashMap, RandomState};
 
+use crowd::claim;
 use entry::Entry;
-use names::{Claim, Names, Room};
+use names::Names;
 use seats::{Seat, Seats};
 use sliced::Key;
 pub use upkeep::{LearnedCounts, Swept};
 use validity::{Window, seconds};
 
 /// Maximum number of addresses that one holder learns under one name, of both families together. The specification asks for at least 100.
-/// CDNs that rotate addresses with a TTL of seconds reach some hundreds during the grace. The limit bounds what the owner of a single name
-/// can make the table store.
+/// CDNs that rotate addresses every few seconds reach some hundreds within TTL and grace. The owner of a single name can make the table
+/// store no more than this for each pod.
 pub(crate) const ADDRESSES_PER_NAME: usize = 1024;
 
-/// Maximum number of names per node. Nodes use hundreds, clusters with crawlers some thousands. An attacker who owns a zone below an allowed
-/// wildcard can make up names without end; 65,536 of the longest need 30 MB.
+/// Maximum number of names per node. Most nodes use hundreds, those with crawlers some thousands. An attacker who owns a zone below an
+/// allowed wildcard can make up names without end; 65,536 of the longest need 30 MB, and 20 MB more if each has an address.
 pub(crate) const NAMES: usize = 1 << 16;
 
 /// Maximum number of holdings (name and address) of one pod, more than twice those of 10,000 names with 10 addresses each. Without it, one
-/// pod could learn 1,024 addresses for each of 65,536 names: gigabytes.
+/// pod could learn 1,024 addresses for each of 65,536 names, which need gigabytes. With it, one pod can occupy 60 MB.
 pub(crate) const HOLDINGS_PER_HOLDER: usize = 1 << 18;
 
-/// Number of locks for addresses. A hundred thousand addresses are a hundred per lock, so that the sweep holds one for microseconds.
+/// Number of locks for addresses. A hundred thousand addresses are a hundred per lock, so that the sweep holds each for microseconds.
 const SHARDS: usize = 1024;
 
-/// How often a holder's addresses are counted for one answer. Only other answers for the same holder and name can make the first count
-/// outdated.
-const COUNTS: usize = 3;
+/// How often an answer's address is tried to be stored. Each failure counts the holder's addresses under the name, and only concurrent
+/// answers for the same holder and name can make another try fail.
+const TRIES: usize = 3;
 
 /// A pod that learns addresses. Identifies it for the lifetime of the process. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -95,7 +99,8 @@ pub enum Full {
     Addresses,
     /// All [`NAMES`] known names have valid addresses.
     Names,
-    /// The holder has [`HOLDINGS_PER_HOLDER`] holdings, including expired ones that the sweep has not removed yet.
+    /// The holder has [`HOLDINGS_PER_HOLDER`] holdings, including expired ones that the sweep has not removed yet. Also if more than four
+    /// million holders hold addresses.
     Holdings,
 }
 
@@ -105,17 +110,24 @@ pub struct Learned {
     limits: Limits,
     /// Chooses shards. Keyed at random, so that outsiders cannot choose addresses that share one.
     hasher: RandomState,
-    /// Shared while a thread uses a seat, exclusive while seats are assigned or freed.
-    seats: RwLock<Seats>,
     /// Held while a thread counts a holder's addresses, so that two counts do not grant the same room.
     counting: Mutex<()>,
+    /// Exclusive while holders and names come and go, shared while a thread uses one.
+    world: RwLock<World>,
     shards: Box<[Mutex<Shard>]>,
-    names: Mutex<Names>,
     /// The next shard to sweep, modulo their number.
     cursor: AtomicUsize,
     refused: Refused,
 }
 
+/// The holders and the names that the shards' records refer to.
+#[derive(Debug)]
+struct World {
+    seats: Seats,
+    names: Names,
+}
+
+/// The addresses of one hash.
 type Shard = AHashMap<IpAddr, Entry>;
 
 /// Maximum numbers, which tests lower.
@@ -140,8 +152,8 @@ struct Answer<'a> {
     holder: Holder,
     name: &'a str,
     address: IpAddr,
-    /// Seconds since 1970.
-    now: u32,
+    /// Nanoseconds since 1970.
+    time: u64,
     window: Window,
 }
 
@@ -169,10 +181,9 @@ impl Learned {
         Self {
             limits,
             hasher: RandomState::new(),
-            seats: RwLock::default(),
             counting: Mutex::default(),
+            world: RwLock::new(World { seats: Seats::default(), names: Names::new(limits) }),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            names: Mutex::new(Names::new(limits)),
             cursor: AtomicUsize::new(0),
             refused: Refused::default(),
         }
@@ -185,11 +196,11 @@ impl Learned {
     /// stored.
     ///
     /// # Errors
-    /// The limit that the address exceeds. The address is not stored, and the refusal is counted.
+    /// The limit that the address would exceed. The address is not stored, and the refusal is counted.
     pub fn learn(&self, holder: Holder, name: &str, address: IpAddr, now: u64, until: u64) -> Result<NameId, Full> {
         let result = match Window::new(now, until) {
-            Some(window) => self.store(&Answer { holder, name, address, now: seconds(now), window }),
-            None => lock(&self.names).admit(name, seconds(now), 0),
+            Some(window) => self.store(&Answer { holder, name, address, time: now, window }),
+            None => self.intern(name, seconds(now)),
         };
         let refused = match result {
             Ok(_) => return result,
@@ -204,22 +215,18 @@ impl Learned {
     /// Calls `each` with every name under which the holder has learned the address and that is valid at `now`, in nanoseconds since 1970.
     /// Each name comes once. `each` may call the table.
     pub fn names_of(&self, holder: Holder, address: IpAddr, now: u64, mut each: impl FnMut(NameId, &str)) {
-        let now = seconds(now);
-        let mut ids = Ids::default();
-        {
-            let seats = read(&self.seats);
-            let Some(Seat { chunk, lane }) = seats.get(holder) else { return };
+        let mut few = [NameId(0); 32];
+        let mut many = Vec::new();
+        let (texts, ids) = {
+            let world = read(&self.world);
+            let Some(Seat { chunk, lane }) = world.seats.get(holder) else { return };
             let shard = lock(self.shard(address));
-            if let Some(table) = shard.get(&address).and_then(|entry| entry.table(chunk)) {
-                table.names_of(chunk, lane, now, |id| ids.push(id));
-            }
-        }
-        if ids.len == 0 {
-            return;
-        }
-        let texts = lock(&self.names).texts();
-        for id in ids.iter() {
-            // A name may have been evicted since, if its addresses have ended according to another thread's clock.
+            let Some(table) = shard.get(&address).and_then(|entry| entry.table(chunk)) else { return };
+            let ids = table.names_of(chunk, lane, seconds(now), &mut few, &mut many);
+            (world.names.texts().clone(), ids)
+        };
+        for &id in ids {
+            // A name may have been evicted if its addresses have ended according to another thread's clock.
             if let Some(text) = texts.get(id) {
                 each(id, text);
             }
@@ -228,13 +235,15 @@ impl Learned {
 
     /// Calls `each` with a name's text and returns true. Returns false if the name is unknown. `each` may call the table.
     pub fn with_name(&self, id: NameId, each: impl FnOnce(&str)) -> bool {
-        let texts = lock(&self.names).texts();
-        texts.get(id).map(|text| each(text)).is_some()
+        let text = read(&self.world).names.texts().get(id).cloned();
+        text.map(|text| each(&text)).is_some()
     }
 
     /// Forgets all addresses of a holder, whose pod is gone. From now on the holder has no names; the sweep releases the memory.
     pub fn forget(&self, holder: Holder) {
-        write(&self.seats).leave(holder);
+        let mut world = write(&self.world);
+        world.seats.leave(holder);
+        world.names.leave(holder);
     }
 
     fn shard(&self, address: IpAddr) -> &Mutex<Shard> {
@@ -245,146 +254,89 @@ impl Learned {
 
     /// Stores an address of an answer that has not ended.
     fn store(&self, answer: &Answer<'_>) -> Result<NameId, Full> {
-        // Shared until the address is stored, so that the seat keeps its holder and is not freed.
-        let (seats, seat) = self.seated(answer.holder).ok_or(Full::Holdings)?;
-        for _ in 0..COUNTS {
-            match self.try_store(&seats, seat, answer) {
+        for _ in 0..TRIES {
+            match self.try_store(answer) {
                 Ok(id) => return Ok(id),
                 Err(Obstacle::Full(full)) => return Err(full),
-                Err(Obstacle::Uncounted(id)) => self.count(&seats, seat, answer, id),
+                Err(Obstacle::Uncounted(id)) => self.count(answer, id),
             }
         }
         Err(Full::Addresses)
     }
 
-    /// Returns the holder's seat, which may be new. `None` if four million holders have seats.
-    fn seated(&self, holder: Holder) -> Option<(RwLockReadGuard<'_, Seats>, Seat)> {
-        let seats = read(&self.seats);
-        if let Some(seat) = seats.get(holder) {
-            return Some((seats, seat));
-        }
-        drop(seats);
-        let mut seats = write(&self.seats);
-        let seat = seats.assign(holder)?;
-        Some((RwLockWriteGuard::downgrade(seats), seat))
-    }
-
-    fn try_store(&self, seats: &Seats, seat: Seat, answer: &Answer<'_>) -> Result<NameId, Obstacle> {
+    fn try_store(&self, answer: &Answer<'_>) -> Result<NameId, Obstacle> {
+        // Shared until the address is stored, so that the seat keeps its holder and the id its name.
+        let (world, seat, id) = self.admit(answer).map_err(Obstacle::Full)?;
         let mut shard = lock(self.shard(answer.address));
         let entry = shard.entry(answer.address).or_default();
-        let result = self.store_in(entry, seats, seat, answer);
+        let result = self.store_in(entry, &world, seat, id, answer);
         if entry.is_empty() {
             shard.remove(&answer.address);
         }
-        result
+        result.map(|()| id)
+    }
+
+    /// Returns the id of a name, which may be new. `now` is in seconds.
+    fn intern(&self, name: &str, now: u32) -> Result<NameId, Full> {
+        let known = read(&self.world).names.id(name);
+        known.or_else(|| write(&self.world).names.intern(name, now)).ok_or(Full::Names)
+    }
+
+    /// Returns the holder's seat and the name's id, which may be new.
+    fn admit(&self, answer: &Answer<'_>) -> Result<(RwLockReadGuard<'_, World>, Seat, NameId), Full> {
+        let now = seconds(answer.time);
+        let world = read(&self.world);
+        match (world.seats.get(answer.holder), world.names.id(answer.name)) {
+            (Some(seat), Some(id)) => return Ok((world, seat, id)),
+            (_, None) if world.names.is_full(now) => return Err(Full::Names),
+            // A name without addresses is evictable. Storing it would let the holder use up ids.
+            (Some(seat), None) if self.is_at_limit(&world, seat) => return Err(Full::Holdings),
+            _ => drop(world),
+        }
+        let mut world = write(&self.world);
+        let id = world.names.intern(answer.name, now).ok_or(Full::Names)?;
+        let seat = world.seats.assign(answer.holder).ok_or(Full::Holdings)?;
+        Ok((RwLockWriteGuard::downgrade(world), seat, id))
+    }
+
+    fn is_at_limit(&self, world: &World, seat: Seat) -> bool {
+        world.seats.holdings(seat) >= self.limits.holdings
     }
 
     /// Stores an answer's address in its entry, whose shard is locked.
-    fn store_in(&self, entry: &mut Entry, seats: &Seats, seat: Seat, answer: &Answer<'_>) -> Result<NameId, Obstacle> {
-        let &Answer { name, address, now, window, .. } = answer;
-        let Seat { chunk, lane } = seat;
-        let mut names = lock(&self.names);
-        let id = names.admit(name, now, window.last).map_err(Obstacle::Full)?;
-        let key = Key { id, chunk };
-        let is_crowded = names.is_crowded(id);
-        let is_known = entry.table(chunk).is_some_and(|table| table.contains(key));
-        if !is_known {
-            // From here on, the name has an address that has not ended, so it is not evicted.
-            names.hold(id, address);
-        }
-        drop(names);
-        let is_at_limit = seats.holdings(seat) >= self.limits.holdings;
-        let holds = || entry.table(chunk).and_then(|table| table.end(key, lane)).is_some_and(|end| end > now);
-        if (is_crowded || is_at_limit) && !holds() {
-            let claim = if is_at_limit { Err(Obstacle::Full(Full::Holdings)) } else { self.claim(id, answer) };
-            if claim.is_err() && !is_known {
-                lock(&self.names).release(id, address);
+    fn store_in(
+        &self,
+        entry: &mut Entry,
+        world: &World,
+        seat: Seat,
+        id: NameId,
+        answer: &Answer<'_>,
+    ) -> Result<(), Obstacle> {
+        let &Answer { address, time, window, .. } = answer;
+        let World { seats, names } = world;
+        let (now, key, lane) = (seconds(time), Key { id, chunk: seat.chunk }, seat.lane);
+        let is_known = entry.table(key.chunk).is_some_and(|table| table.contains(key));
+        let crowd = if is_known { names.crowd(id) } else { names.hold(id, address) };
+        names.renew(id, time, window.last);
+        let is_at_limit = self.is_at_limit(world, seat);
+        // An expired holding that is not swept yet has kept its room.
+        let holds = || entry.table(key.chunk).is_some_and(|table| table.end(key, lane).is_some());
+        if (crowd.is_some() || is_at_limit) && !holds() {
+            let claim = || crowd.and_then(|crowd| claim(names, id, crowd, answer));
+            let obstacle = if is_at_limit { Some(Obstacle::Full(Full::Holdings)) } else { claim() };
+            if let Some(obstacle) = obstacle {
+                if !is_known {
+                    names.release(id, address);
+                }
+                return Err(obstacle);
             }
-            claim?;
         }
-        let change = entry.change(chunk, |table| table.learn(key, lane, now, window));
-        seats.subtract(chunk, change.expired);
+        let change = entry.change(key.chunk, |table| table.learn(key, lane, now, window));
+        seats.subtract(key.chunk, change.expired);
         if change.is_new {
             seats.add(seat);
         }
-        Ok(id)
-    }
-
-    /// Claims room for another address of the holder under a crowded name.
-    fn claim(&self, id: NameId, answer: &Answer<'_>) -> Result<(), Obstacle> {
-        match lock(&self.names).claim(id, answer.holder, answer.now, answer.window.first) {
-            Claim::Granted => Ok(()),
-            Claim::Refused => Err(Obstacle::Full(Full::Addresses)),
-            Claim::Uncounted => Err(Obstacle::Uncounted(id)),
-        }
-    }
-
-    /// Counts the holder's addresses under a crowded name and removes expired ones. Takes a tenth of a millisecond for 1,024 addresses.
-    fn count(&self, seats: &Seats, seat: Seat, answer: &Answer<'_>, id: NameId) {
-        let &Answer { holder, now, .. } = answer;
-        let _counting = lock(&self.counting);
-        let addresses = {
-            let names = lock(&self.names);
-            if !names.is_uncounted(id, holder, now) {
-                return;
-            }
-            names.addresses_of(id)
-        };
-        let ends = addresses
-            .into_iter()
-            .filter_map(|address| self.valid_end(seats, seat, Key { id, chunk: seat.chunk }, address, now));
-        let (valid, until) = ends.fold((0, u32::MAX), |(valid, until), end| (valid + 1, until.min(end)));
-        let room = Room { left: self.limits.addresses.saturating_sub(valid), until };
-        lock(&self.names).set_room(id, holder, room);
-    }
-
-    /// Returns the end of a holding in seconds. `None` if there is none, or it has ended and is now removed.
-    fn valid_end(&self, seats: &Seats, seat: Seat, key: Key, address: IpAddr, now: u32) -> Option<u32> {
-        let mut shard = lock(self.shard(address));
-        let entry = shard.get_mut(&address)?;
-        let end = entry.table(key.chunk)?.end(key, seat.lane)?;
-        if end > now {
-            return Some(end);
-        }
-        let is_known = entry.change(key.chunk, |table| {
-            table.remove(key, seat.lane);
-            table.contains(key)
-        });
-        seats.subtract(seat.chunk, 1 << seat.lane);
-        if !is_known {
-            lock(&self.names).release(key.id, address);
-        }
-        if entry.is_empty() {
-            shard.remove(&address);
-        }
-        None
-    }
-}
-
-/// A list of ids, of which the first 32 need no allocation.
-struct Ids {
-    few: [NameId; 32],
-    len: usize,
-    many: Vec<NameId>,
-}
-
-impl Default for Ids {
-    fn default() -> Self {
-        Self { few: [NameId(0); 32], len: 0, many: Vec::new() }
-    }
-}
-
-impl Ids {
-    fn push(&mut self, id: NameId) {
-        match self.few.get_mut(self.len) {
-            Some(place) => *place = id,
-            None => self.many.push(id),
-        }
-        self.len += 1;
-    }
-
-    fn iter(&self) -> impl Iterator<Item = NameId> {
-        self.few.iter().take(self.len).chain(&self.many).copied()
+        Ok(())
     }
 }
 

@@ -16,6 +16,8 @@
 //! **Invariant.** Only an answer from a trusted server to an open question of the same pod is believed: same addresses, ports, protocol, id
 //! and question. Whatever is not understood is forwarded and teaches nothing.
 
+#[cfg_attr(not(target_os = "linux"), path = "kept/nowhere.rs")]
+mod kept;
 mod learned;
 mod message;
 mod questions;
@@ -25,6 +27,9 @@ use std::net::IpAddr;
 
 use bulkhead_classifier::AddressSet;
 
+#[cfg(target_os = "linux")]
+pub(crate) use kept::FoundNames;
+pub use kept::KeptNames;
 pub use learned::{Holder, Learned, LearnedCounts, NameId, Swept};
 pub(crate) use message::{Fault, Message};
 pub(crate) use questions::{Asker, Questions};
@@ -32,6 +37,10 @@ pub(crate) use streams::{Segment, Streams};
 
 use crate::flow::Translation;
 use crate::{Flow, PortId};
+
+/// The longest TTL in seconds that counts, one day: the default of resolvers such as unbound (`cache-max-ttl`). Longer ones would let the owner of a zone
+/// below an allowed name use up the memory for names.
+pub(crate) const LONGEST_TTL: u32 = 86_400;
 
 /// The port of DNS servers (RFC 1035 §4.2).
 pub(crate) const DNS: u16 = 53;
@@ -94,7 +103,7 @@ impl Names {
 
     /// Returns the time in nanoseconds since 1970 until which an address with this TTL in seconds is valid.
     pub(crate) fn until(&self, now: u64, ttl: u32) -> u64 {
-        now.saturating_add(u64::from(ttl) * 1_000_000_000).saturating_add(self.grace)
+        now.saturating_add(u64::from(ttl.min(LONGEST_TTL)) * 1_000_000_000).saturating_add(self.grace)
     }
 
     /// Returns the part of a forwarded packet in a DNS conversation with a trusted server. `None` for all other packets. `received` is the

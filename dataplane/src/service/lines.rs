@@ -10,14 +10,14 @@ use std::sync::atomic::AtomicU64;
 use file::FilePages;
 
 /// Words per line of 64 bytes.
-pub(super) const WORDS: usize = 8;
+pub(crate) const WORDS: usize = 8;
 
 /// Lines per page: 32 KiB, which takes a few microseconds to allocate.
 const PAGE: usize = 512;
 
 /// A fixed number of lines, initially zero.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(crate) struct Lines {
     pages: Pages,
     len: usize,
 }
@@ -40,7 +40,7 @@ impl Lines {
     }
 
     /// Returns the words of a line. Empty if its page was never written.
-    pub(super) fn read(&self, line: usize) -> &[AtomicU64] {
+    pub(crate) fn read(&self, line: usize) -> &[AtomicU64] {
         match &self.pages {
             Pages::Memory(pages) => {
                 let page = pages.get(line / PAGE).and_then(OnceLock::get);
@@ -54,7 +54,7 @@ impl Lines {
     ///
     /// # Panics
     /// If there is no such line.
-    pub(super) fn write(&self, line: usize) -> &[AtomicU64] {
+    pub(crate) fn write(&self, line: usize) -> &[AtomicU64] {
         match &self.pages {
             Pages::Memory(pages) => {
                 let page = pages[line / PAGE].get_or_init(|| (0..PAGE * WORDS).map(|_| AtomicU64::new(0)).collect());

@@ -35,6 +35,7 @@ pub(crate) use affinity::Found as FoundClients;
 pub(crate) use affinity::{ClientAffinity, Remembered};
 pub use choice::Backends;
 pub(crate) use clients::{Client, Node, Place};
+pub(crate) use lines::{Lines, WORDS};
 pub(crate) use steering::Steering;
 
 use crate::{DropReason, Flow};

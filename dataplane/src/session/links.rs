@@ -83,13 +83,19 @@ impl Links {
         };
     }
 
+    /// Returns the name by which the rule matched. `None` if the rule names no domains.
+    pub(super) const fn name(&self) -> Option<NameId> {
+        let is_named = self.table & NAMED != 0 && self.table != u32::MAX;
+        if is_named { Some(NameId::from_bits(self.table & !NAMED)) } else { None }
+    }
+
     /// Returns the decision. Its origin is in the entry. A decision by name does not have its table, which is that of the initiator's port.
     pub(super) fn decision(&self, entry: &Entry) -> Decision {
         let some = |number: u32| (number != u32::MAX).then_some(number);
-        let is_named = self.table & NAMED != 0;
+        let name = self.name();
         Decision {
-            table: some(self.table).filter(|_| !is_named).map(TableId),
-            name: some(self.table).filter(|_| is_named).map(|table| NameId::from_bits(table & !NAMED)),
+            table: some(self.table).filter(|_| name.is_none()).map(TableId),
+            name,
             rule: match self.rule {
                 NO_RULE | UNKNOWN_RULE => None,
                 rule => Some(rule & !AUDITED),

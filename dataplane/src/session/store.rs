@@ -9,6 +9,7 @@
 //!   folder/ lock                    locked by the process that uses the folder
 //!           current/0, 1, ...       one file per worker: header | entries | links | rewrites
 //!           current/clients         the backends of clients of Services with affinity, for all workers
+//!           current/names           the addresses that pods have learned by name, for all workers
 //!           next/                   files of a process that is still adopting sessions, then renamed to current
 //!           previous/               the former current, only while next is being renamed
 //! ```
@@ -40,6 +41,7 @@ use super::links::Links;
 use super::memory::Column;
 use super::{Key, Rewrite, SessionMemoryError};
 use crate::PortKind;
+use crate::names::{FoundNames, KeptNames, NameId};
 use crate::service::{ClientAffinity, FoundClients};
 use header::{Header, START};
 
@@ -48,6 +50,8 @@ pub(crate) use growth::TableFile;
 
 /// Name of the file with the last backends of clients.
 const CLIENTS: &str = "clients";
+/// Name of the file with the addresses that pods have learned by name.
+const NAMES: &str = "names";
 
 /// Entries by which a file grows: 448 KiB, written in about 100 µs. A table of half a million needs 122 steps.
 const STEP: usize = 4096;
@@ -112,11 +116,13 @@ pub(crate) struct Stored {
     pub(super) next: [u32; 2],
     pub(super) is_audited: bool,
     pub(super) rewrite: Option<Rewrite>,
+    /// The name by which the session was allowed. `None` if its rule named no domains.
+    pub(crate) name: Option<NameId>,
 }
 
 impl Stored {
     pub(super) const fn new(entry: Entry, links: &Links, rewrite: Option<Rewrite>) -> Self {
-        Self { entry, next: links.next, is_audited: links.is_audited(), rewrite }
+        Self { entry, next: links.next, is_audited: links.is_audited(), rewrite, name: links.name() }
     }
 
     pub(crate) const fn key(&self) -> Key {
@@ -142,6 +148,7 @@ pub struct SessionStore {
     boot: [u8; 16],
     found: Vec<Stored>,
     clients: Option<FoundClients>,
+    names: FoundNames,
     adoption: Adoption,
     /// The lock is held while this file is open.
     _lock: File,
@@ -170,6 +177,7 @@ impl SessionStore {
             boot,
             found: Vec::new(),
             clients: None,
+            names: FoundNames::default(),
             adoption: Adoption::default(),
             _lock: lock,
         };
@@ -187,7 +195,7 @@ impl SessionStore {
     /// may be using the folder. False if it has none or cannot be read.
     pub fn has_another_version(folder: &Path) -> bool {
         let files = fs::read_dir(folder.join("current")).into_iter().flatten().flatten();
-        files.filter(|file| file.file_name() != CLIENTS).any(|file| {
+        files.filter(|file| file.file_name() != CLIENTS && file.file_name() != NAMES).any(|file| {
             let mut header = Header::new_zeroed();
             // A named pipe would wait for its writer.
             let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
@@ -250,6 +258,13 @@ impl SessionStore {
         Ok(clients)
     }
 
+    /// Creates the file of learned names, with what was found earlier. It becomes valid with [`SessionStore::commit`].
+    pub(crate) fn create_names(&mut self) -> Result<KeptNames, SessionStoreError> {
+        let path = self.folder("next").join(NAMES);
+        let made = KeptNames::in_file(&path, self.boot, std::mem::take(&mut self.names));
+        made.map_err(|source| SessionStoreError::System { what: "write", path, source })
+    }
+
     /// Replaces the old files by the new ones, after all sessions were copied.
     pub(crate) fn commit(&self) -> Result<(), SessionStoreError> {
         let (current, previous) = (self.folder("current"), self.folder("previous"));
@@ -289,6 +304,13 @@ impl SessionStore {
             if path.file_name().is_some_and(|name| name == CLIENTS) {
                 match FoundClients::read(&path, self.boot) {
                     Ok(found) => self.clients = Some(found),
+                    Err(reason) => self.adoption.refused.push(RefusedFile { path, reason }),
+                }
+                continue;
+            }
+            if path.file_name().is_some_and(|name| name == NAMES) {
+                match FoundNames::read(&path, self.boot) {
+                    Ok(found) => self.names = found,
                     Err(reason) => self.adoption.refused.push(RefusedFile { path, reason }),
                 }
                 continue;

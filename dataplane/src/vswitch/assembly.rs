@@ -49,6 +49,7 @@ impl Vswitch {
             events,
             budget: Arc::clone(engines[0].budget()),
             learned: Arc::clone(engines[0].learned()),
+            kept_names: engines[0].kept_names().cloned(),
             store,
         };
         let mut all = Vec::with_capacity(count);

@@ -48,6 +48,7 @@ mod tap;
 mod trunk;
 mod worker_loop;
 
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -64,8 +65,8 @@ use crate::forward::Neighbours;
 use crate::io::{FlowChange, FlowSlot, ForwardedFlow, FramePool, Port};
 use crate::session::Budget;
 use crate::{
-    Adoption, Affinity, AuditTap, EndedSessions, Learned, PortId, Publisher, SessionInfo, SessionPage, SessionSelector,
-    SessionStore, Snapshot,
+    Adoption, Affinity, AuditTap, EndedSessions, Holder, KeptNames, Learned, PortId, Publisher, SessionInfo,
+    SessionPage, SessionSelector, SessionStore, Snapshot,
 };
 use assembly::spawn;
 use bell::Bell;
@@ -130,6 +131,8 @@ pub struct Vswitch {
     /// The session counts of each port, which the control thread reads without asking the workers.
     budget: Arc<Budget>,
     learned: Arc<Learned>,
+    /// The file in which learned names outlive the process. `None` if sessions are not kept in files.
+    kept_names: Option<Arc<KeptNames>>,
     /// The folder of session files, locked while the vswitch runs. `None` if sessions are not kept in files.
     store: Option<SessionStore>,
 }
@@ -220,6 +223,13 @@ impl Vswitch {
     /// Returns the addresses that pods have learned by name.
     pub const fn learned(&self) -> &Arc<Learned> {
         &self.learned
+    }
+
+    /// Gives a pod that learns names what an earlier process knew of it. `addresses` are the pod's, `now` is in nanoseconds since 1970.
+    pub fn give_back_names(&self, holder: Holder, addresses: &[IpAddr], now: u64) {
+        if let Some(kept) = &self.kept_names {
+            kept.give_back(&self.learned, holder, addresses, now);
+        }
     }
 
     /// Returns the result of adopting an earlier process's sessions. `None` without a store.

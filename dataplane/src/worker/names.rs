@@ -9,7 +9,7 @@ use super::column::Burst;
 use super::exit::Bound;
 use super::stages::Times;
 use crate::names::{
-    Asker, DNS, Fault, Learned, Message, NameCounters, NameId, Names, Part, Questions, Segment, Streams,
+    Asker, DNS, Fault, KeptNames, Learned, Message, NameCounters, NameId, Names, Part, Questions, Segment, Streams,
 };
 use crate::packet::Data;
 use crate::{Decision, PortId, PortKind, Snapshot, TableId, Verdict};
@@ -19,6 +19,8 @@ use crate::{Decision, PortId, PortKind, Snapshot, TableId, Verdict};
 pub(super) struct Learning {
     /// What all workers have learned.
     pub(super) learned: Arc<Learned>,
+    /// The file in which that outlives the process. `None` if sessions are not kept in files.
+    kept: Option<Arc<KeptNames>>,
     questions: Questions,
     streams: Streams,
     pub(super) counters: NameCounters,
@@ -127,11 +129,16 @@ impl Learning {
                 }
                 self.counters.answers += 1;
                 if message.response_code() == 0 {
-                    let Self { learned, counters, .. } = self;
+                    let Self { learned, kept, counters, .. } = self;
                     message.addresses(|address, ttl| {
                         let until = names.until(now, ttl);
                         match learned.learn(asker.holder, name.as_str(), address, now, until) {
-                            Ok(_) => counters.addresses += 1,
+                            Ok(id) => {
+                                counters.addresses += 1;
+                                if let Some(kept) = kept {
+                                    kept.keep(asker.client.0, (id, name.as_str()), address, until);
+                                }
+                            }
                             Err(_) => counters.full += 1,
                         }
                     })?;
@@ -147,6 +154,18 @@ impl Worker {
     /// Shares what is learned with other workers, or with an earlier worker's.
     pub fn share_names(&mut self, learned: Arc<Learned>) {
         self.learning.learned = learned;
+    }
+
+    /// Keeps what pods learn in this file.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn keep_names_in(&mut self, kept: Arc<KeptNames>) {
+        self.learning.kept = Some(kept);
+    }
+
+    /// Returns the file in which names are kept. `None` if sessions are not kept in files.
+    #[cfg(target_os = "linux")]
+    pub(crate) const fn kept_names(&self) -> Option<&Arc<KeptNames>> {
+        self.learning.kept.as_ref()
     }
 
     /// Returns the addresses that pods have learned by name, shared by all workers.

@@ -9,7 +9,8 @@ use bulkhead_dataplane::io::ForwardedFlow;
 use bulkhead_dataplane::vswitch::Vswitch;
 use bulkhead_dataplane::{PortId, Snapshot};
 
-use super::Composer;
+use super::{Composer, Inner};
+use crate::clock;
 
 /// The longest time for which a change waits until the workers have judged the kernel's flows again: half of the 100 ms within which it takes
 /// effect. A worker judges 20,000 flows meanwhile.
@@ -33,6 +34,16 @@ impl Composer {
     pub(crate) fn judge_flows_by(&self, vswitch: &Arc<Vswitch>) {
         // Has an effect only once.
         let _ = self.vswitch.set(Arc::downgrade(vswitch));
+        self.give_back_names(&mut self.lock());
+    }
+
+    /// Gives pods that are new to this process the names that an earlier process knew of them. Before the snapshot with them, so that no connection
+    /// is denied in between.
+    pub(super) fn give_back_names(&self, inner: &mut Inner) {
+        let Some(vswitch) = self.vswitch.get().and_then(Weak::upgrade) else { return };
+        for (holder, addresses) in inner.holders.fresh() {
+            vswitch.give_back_names(holder, &addresses, clock::now());
+        }
     }
 
     /// Ends the kernel's flows that the snapshot `next` may deny. The workers first confirm those in use that it allows: otherwise, all packets of bulk

@@ -14,6 +14,8 @@ pub(super) struct Holders {
     /// Holders of ports that are being numbered.
     next: BTreeMap<Arc<str>, (Holder, Vec<IpAddr>)>,
     given: u32,
+    /// New holders with their addresses, since the last [`Holders::fresh`].
+    fresh: Vec<(Holder, Vec<IpAddr>)>,
 }
 
 impl Holders {
@@ -27,12 +29,18 @@ impl Holders {
         let holder = same.map_or_else(
             || {
                 self.given = self.given.saturating_add(1);
+                self.fresh.push((Holder(self.given), port.addresses.clone()));
                 Holder(self.given)
             },
             |(holder, _)| *holder,
         );
         self.next.insert(port.name.clone(), (holder, port.addresses.clone()));
         holder
+    }
+
+    /// Returns the new holders with their pods' addresses, each once.
+    pub(super) fn fresh(&mut self) -> Vec<(Holder, Vec<IpAddr>)> {
+        std::mem::take(&mut self.fresh)
     }
 
     /// Ends the numbering of a snapshot's ports. Returns the holders that are gone.

@@ -1,10 +1,10 @@
-//! The validity of one name's address for up to 64 holders, each with its own end time, in 52 bytes.
+//! One name's address for up to 64 holders, each with an end of its own, in 52 bytes.
 
 use super::NameId;
 use super::validity::Window;
 
-/// Bit planes of a record. Five give 31 different ends. The ends of a minute's answers with TTLs of 30 to 300 seconds span 450 seconds, and the
-/// shortest allows steps of 16, so 28 suffice.
+/// Bit planes of a record. Five give 31 different ends. Those of a minute's answers with TTLs of 30 to 300 seconds and a grace of 30 span
+/// 400 seconds. The shortest of them allows steps of 16 seconds, so 25 suffice.
 const PLANES: usize = 5;
 
 /// Number of different ends in one record. Code 0 means that the holder does not hold the address.
@@ -49,8 +49,7 @@ pub(super) struct Sliced {
 const _: () = assert!(size_of::<Sliced>() == 52);
 
 impl Sliced {
-    /// Creates a record from ends in seconds and the holders that have them. `None` if no 31 evenly spaced ends include all, or the list is
-    /// empty.
+    /// Creates a record from ends in seconds, each with its holders. `None` if no 31 evenly spaced ends include all, or the list is empty.
     pub(super) fn new(key: Key, ends: &[(u32, u64)]) -> Option<Self> {
         let shift = ends.iter().map(|&(end, _)| end.trailing_zeros()).min()?.min(31);
         let steps = || ends.iter().map(|&(end, _)| end >> shift);
@@ -117,13 +116,14 @@ impl Sliced {
         is_representable
     }
 
-    /// Adds a holder, with other steps between the ends of the record. Returns false and changes nothing if no steps suit all holders.
-    pub(super) fn respace(&mut self, lane: u32, window: Window) -> bool {
+    /// Adds a holder with this end in seconds, and changes the steps between the record's ends to include it. Returns false and changes
+    /// nothing if no steps suit all holders.
+    pub(super) fn respace(&mut self, lane: u32, end: u32) -> bool {
         let mut ends = [(0, 0); CODES as usize + 1];
         let mut len = 0;
         let present = (1..=CODES).map(|code| (self.end_of(code), self.with(code))).filter(|&(_, lanes)| lanes != 0);
-        for (place, end) in ends.iter_mut().zip(present.chain([(window.roundest(), 1 << lane)])) {
-            *place = end;
+        for (place, pair) in ends.iter_mut().zip(present.chain([(end, 1 << lane)])) {
+            *place = pair;
             len += 1;
         }
         let record = Self::new(self.key(), &ends[..len]);
@@ -138,21 +138,82 @@ impl Sliced {
         (1..=CODES).map(|code| (self.end_of(code), self.with(code))).for_each(|(end, lanes)| each(end, lanes));
     }
 
-    /// Returns the end of a code that the record uses, or of one that it could use. `u32::MAX` if that would be after 2106.
+    /// Returns the end of a code, in seconds. `u32::MAX` if it is later than 2106.
     fn end_of(&self, code: u32) -> u32 {
         let end = (u64::from(self.base) + u64::from(code)) << self.shift;
         u32::try_from(end).unwrap_or(u32::MAX)
     }
 
+    /// Returns the holders with this code.
     fn with(&self, code: u32) -> u64 {
         let planes = self.planes.iter().enumerate();
         planes.fold(u64::MAX, |all, (at, plane)| all & if code >> at & 1 == 1 { plane.bits() } else { !plane.bits() })
     }
 
+    /// Changes the code of these holders.
     fn write(&mut self, lanes: u64, code: u32) {
         for (at, plane) in self.planes.iter_mut().enumerate() {
             let bits = if code >> at & 1 == 1 { lanes } else { 0 };
             *plane = Lanes::new(plane.bits() & !lanes | bits);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KEY: Key = Key { id: NameId(7), chunk: 3 };
+
+    #[test]
+    fn each_holder_has_the_end_that_it_was_given() {
+        let steps = proptest::collection::vec((0u32..64, 0u32..500, 0u32..6), 1..200);
+        let [put, respaced, refused] = [const { Cell::new(0) }; 3];
+        proptest!(|(steps in steps)| {
+            let mut ends = [None; 64];
+            let mut record = Sliced::new(KEY, &[(1024, 1 << 9)]).unwrap();
+            ends[9] = Some(1024);
+            for (lane, number, kind) in steps {
+                let window = Window { first: 1000 + number, last: 1000 + number + (1 << kind) - 1 };
+                record.remove(1 << lane);
+                ends[lane as usize] = None;
+                if record.put(lane, window) {
+                    let end = record.end(lane);
+                    prop_assert!(end.is_some_and(|end| window.contains(end)));
+                    ends[lane as usize] = end;
+                    put.set(put.get() + 1);
+                } else if record.respace(lane, window.roundest()) {
+                    ends[lane as usize] = Some(window.roundest());
+                    respaced.set(respaced.get() + 1);
+                } else {
+                    refused.set(refused.get() + 1);
+                }
+                let now = 990 + number;
+                for (lane, end) in (0..).zip(ends) {
+                    prop_assert_eq!(record.end(lane), end);
+                    prop_assert_eq!(record.ended(now) >> lane & 1 == 1, end.is_some_and(|end| end <= now));
+                    prop_assert_eq!(record.holders() >> lane & 1 == 1, end.is_some());
+                }
+                prop_assert_eq!(record.key(), KEY);
+            }
+        });
+        assert!([put, respaced, refused].iter().all(|count| count.get() > 100));
+    }
+
+    #[test]
+    fn a_record_has_31_ends_with_steps_of_a_power_of_two() {
+        let ends: Vec<(u32, u64)> = (0..31).map(|at| (6400 + at * 64, 1 << at)).collect();
+        let mut record = Sliced::new(KEY, &ends).unwrap();
+        assert!(!record.respace(40, 6400 + 31 * 64), "a 32nd end");
+        assert!(!record.respace(40, 6400 + 32), "an end between two");
+        assert!(record.respace(40, 6400 + 64));
+        record.remove(1);
+        assert!(record.respace(41, 6400 + 31 * 64), "the first end is free");
+        assert!(Sliced::new(KEY, &[]).is_none());
+        assert!(Sliced::new(KEY, &[(u32::MAX, 1), (1 << 31, 2)]).is_none());
     }
 }

@@ -1,12 +1,13 @@
 //! The holdings of one address, or of one address and 64 holders: which holders have learned the address under which names, until when.
 //!
 //! ```text
-//!   uniform: 20 bytes per (name, chunk of 64 holders, end)   { bitmap of the holders, end }
-//!   sliced:  52 bytes per (name, chunk of 64 holders)        { an end of its own for each holder }
+//!   uniform: 20 bytes   { name, chunk of 64 holders, bitmap of the holders, end of them all }
+//!   sliced:  52 bytes   { name, chunk of 64 holders, an end of its own for each holder }
 //! ```
 //!
-//! A name and chunk starts with uniform records. If a third end is needed, one sliced record replaces them, so that memory does not depend
-//! on the number of different ends. Both lists are sorted by [`Key`]. A holder is in at most one record of a key.
+//! A name's first record for a chunk is uniform. Once two holders of a chunk need different ends, the name gets sliced records, whose size
+//! does not depend on the number of different ends: uniform records alone would need 200 MB for 50 million holdings with random TTLs.
+//! Both lists are sorted by [`Key`]. A holder is in at most one record of a key.
 
 use std::ops::Range;
 
@@ -16,9 +17,6 @@ use super::NameId;
 use super::memory;
 use super::sliced::{Key, Lanes, Sliced};
 use super::validity::Window;
-
-/// Uniform records of one key that are kept before a sliced one replaces them. Three would need more memory than the sliced one.
-const UNIFORM: usize = 2;
 
 /// The holders of a chunk that have learned an address under a name until the same second.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +28,10 @@ struct Uniform {
     chunk: u16,
 }
 
+// The memory goal depends on it.
 const _: () = assert!(size_of::<Uniform>() == 20);
 
+/// A record with a place in the order of a table.
 trait Keyed {
     fn key(&self) -> Key;
 }
@@ -48,6 +48,7 @@ impl Keyed for Sliced {
     }
 }
 
+/// Records of holdings, each list in the order of their keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     uniform: Vec<Uniform>,
@@ -59,7 +60,7 @@ pub(super) struct Table {
 pub(super) struct Change {
     /// Holders of the chunk whose expired holding was removed.
     pub(super) expired: u64,
-    /// Whether the holder did not hold the address under this name, or no longer.
+    /// Whether this is another holding. False if one is renewed, even if it has expired.
     pub(super) is_new: bool,
 }
 
@@ -76,24 +77,36 @@ impl Table {
 
     /// Returns the end of a holding in seconds, expired or not. `None` if the holder does not hold the address under the name.
     pub(super) fn end(&self, key: Key, lane: u32) -> Option<u32> {
-        let uniform = self.uniform[span(&self.uniform, key)].iter().find(|record| has(record.holders.bits(), lane));
-        let sliced = || self.sliced[span(&self.sliced, key)].iter().find_map(|record| record.end(lane));
-        uniform.map(|record| record.end).or_else(sliced)
+        end(&self.uniform[span(&self.uniform, key)], &self.sliced[span(&self.sliced, key)], lane)
     }
 
-    /// Calls `each` with every name under which the holder has learned the address and that is valid at `now`, in seconds.
-    pub(super) fn names_of(&self, chunk: u16, lane: u32, now: u32, mut each: impl FnMut(NameId)) {
-        for record in &self.uniform {
-            if record.chunk == chunk && has(record.holders.bits(), lane) && record.end > now {
-                each(record.id);
-            }
+    /// Returns the names under which the holder has learned the address and that are valid at `now`, in seconds. Writes them to one of the
+    /// lists: the first if it is long enough for all records.
+    pub(super) fn names_of<'a>(
+        &self,
+        chunk: u16,
+        lane: u32,
+        now: u32,
+        few: &'a mut [NameId],
+        many: &'a mut Vec<NameId>,
+    ) -> &'a [NameId] {
+        let is_valid =
+            |record: &&Uniform| record.chunk == chunk && has(record.holders.bits(), lane) && record.end > now;
+        let uniform = self.uniform.iter().filter(is_valid).map(|record| record.id);
+        let is_valid = |record: &&Sliced| record.key().chunk == chunk && record.end(lane).is_some_and(|end| end > now);
+        let sliced = self.sliced.iter().filter(is_valid).map(|record| record.key().id);
+        if self.len() > few.len() {
+            many.reserve(self.len());
+            many.extend(uniform);
+            many.extend(sliced);
+            return many;
         }
-        for record in &self.sliced {
-            let Key { id, chunk: own } = record.key();
-            if own == chunk && record.end(lane).is_some_and(|end| end > now) {
-                each(id);
-            }
+        let mut len = 0;
+        for (place, id) in few.iter_mut().zip(uniform.chain(sliced)) {
+            *place = id;
+            len += 1;
         }
+        &few[..len]
     }
 
     /// Calls `each` with every key, end in seconds and bitmap of holders.
@@ -106,28 +119,30 @@ impl Table {
 
     /// Stores that a holder has learned the address under a name, valid until some second of the window. Never shortens a validity.
     pub(super) fn learn(&mut self, key: Key, lane: u32, now: u32, window: Window) -> Change {
-        let mut expired = self.expire(key, now);
-        let is_new = match self.end(key, lane) {
-            Some(end) if end >= window.first => return Change { expired, is_new: false },
-            Some(_) => {
-                self.clear(key, lane);
-                false
+        let places = (span(&self.uniform, key), span(&self.sliced, key));
+        let (uniform, sliced) = (&mut self.uniform[places.0.clone()], &mut self.sliced[places.1.clone()]);
+        let expired = expire(uniform, sliced, now);
+        let end = end(uniform, sliced, lane);
+        if end.is_none_or(|end| end < window.first) {
+            if end.is_some() {
+                clear(uniform, sliced, lane);
             }
-            None => true,
-        };
-        if !self.join(key, lane, window) {
-            self.add(key, lane, window.roundest());
+            if !join(uniform, sliced, lane, window) {
+                self.add(key, places, lane, window.roundest());
+            }
         }
-        self.compact(key);
+        if expired != 0 || end.is_some() {
+            self.compact(key);
+        }
         // A holding that expired and is learned again stays one holding.
-        let again = expired & (1 << lane);
-        expired &= !again;
-        Change { expired, is_new: is_new && again == 0 }
+        let is_new = end.is_none() && !has(expired, lane);
+        Change { expired: expired & !(1 << lane), is_new }
     }
 
     /// Removes a holding.
     pub(super) fn remove(&mut self, key: Key, lane: u32) {
-        self.clear(key, lane);
+        let (uniform, sliced) = (span(&self.uniform, key), span(&self.sliced, key));
+        clear(&mut self.uniform[uniform], &mut self.sliced[sliced], lane);
         self.compact(key);
     }
 
@@ -181,68 +196,44 @@ impl Table {
         memory::vec(&self.uniform) + memory::vec(&self.sliced)
     }
 
-    /// Removes the key's holdings that have ended at `now`. Returns their holders. The records may be empty afterwards.
-    fn expire(&mut self, key: Key, now: u32) -> u64 {
-        let mut expired = 0;
-        let (uniform, sliced) = (span(&self.uniform, key), span(&self.sliced, key));
-        for record in self.uniform[uniform].iter_mut().filter(|record| record.end <= now) {
-            expired |= record.holders.bits();
-            record.holders = Lanes::default();
+    /// Adds a holder to a key whose records, at these places, have no suitable end.
+    fn add(&mut self, key: Key, (uniform, sliced): (Range<usize>, Range<usize>), lane: u32, end: u32) {
+        let is_second = !uniform.is_empty();
+        if is_second {
+            self.slice(key.id);
         }
-        for record in &mut self.sliced[sliced] {
-            let ended = record.ended(now);
-            record.remove(ended);
-            expired |= ended;
-        }
-        expired
-    }
-
-    /// Removes a holder from the key's records, which may be empty afterwards.
-    fn clear(&mut self, key: Key, lane: u32) {
-        let (uniform, sliced) = (span(&self.uniform, key), span(&self.sliced, key));
-        for record in &mut self.uniform[uniform] {
-            record.holders = Lanes::new(record.holders.bits() & !(1 << lane));
-        }
-        self.sliced[sliced].iter_mut().for_each(|record| record.remove(1 << lane));
-    }
-
-    /// Adds a holder to one of the key's records. Returns false if none can represent an end in the window.
-    fn join(&mut self, key: Key, lane: u32, window: Window) -> bool {
-        let (uniform, sliced) = (span(&self.uniform, key), span(&self.sliced, key));
-        let uniform = &mut self.uniform[uniform];
-        let is_suitable = |record: &&mut Uniform| record.holders.bits() != 0 && window.contains(record.end);
-        if let Some(record) = uniform.iter_mut().find(is_suitable) {
-            record.holders = Lanes::new(record.holders.bits() | 1 << lane);
-            return true;
-        }
-        let sliced = &mut self.sliced[sliced];
-        if sliced.iter_mut().any(|record| record.put(lane, window)) {
-            return true;
-        }
-        if let Some(record) = uniform.iter_mut().find(|record| record.holders.bits() == 0) {
-            (record.holders, record.end) = (Lanes::new(1 << lane), window.roundest());
-            return true;
-        }
-        sliced.iter_mut().any(|record| record.respace(lane, window))
-    }
-
-    /// Adds a holder in a new record of the key, or replaces the uniform records by a sliced one.
-    fn add(&mut self, key: Key, lane: u32, end: u32) {
-        let uniform = span(&self.uniform, key);
-        if uniform.len() >= UNIFORM {
-            let mut ends: Vec<_> =
-                self.uniform[uniform.clone()].iter().map(|old| (old.end, old.holders.bits())).collect();
-            ends.push((end, 1 << lane));
-            if let Some(record) = Sliced::new(key, &ends) {
-                self.uniform.drain(uniform);
-                memory::trim(&mut self.uniform);
-                let at = span(&self.sliced, key).end;
-                memory::insert(&mut self.sliced, at, record);
+        // After a name's first sliced record, its other chunks will need one soon. Moving them later would leave the heap full of holes.
+        if is_second || sliced.is_empty() && self.has_sliced(key.id) {
+            let places = span(&self.sliced, key);
+            if self.sliced[places.clone()].iter_mut().any(|record| record.respace(lane, end)) {
+                return;
+            }
+            if let Some(record) = Sliced::new(key, &[(end, 1 << lane)]) {
+                memory::insert(&mut self.sliced, places.end, record);
                 return;
             }
         }
         let record = Uniform { holders: Lanes::new(1 << lane), id: key.id, end, chunk: key.chunk };
-        memory::insert(&mut self.uniform, uniform.end, record);
+        let at = span(&self.uniform, key).end;
+        memory::insert(&mut self.uniform, at, record);
+    }
+
+    fn has_sliced(&self, id: NameId) -> bool {
+        let first = self.sliced.partition_point(|record| record.key().id < id);
+        self.sliced.get(first).is_some_and(|record| record.key().id == id)
+    }
+
+    /// Replaces the uniform records of a name by sliced ones.
+    fn slice(&mut self, id: NameId) {
+        let start = self.uniform.partition_point(|record| record.id < id);
+        let end = self.uniform.partition_point(|record| record.id <= id);
+        for record in self.uniform.drain(start..end) {
+            if let Some(sliced) = Sliced::new(record.key(), &[(record.end, record.holders.bits())]) {
+                let at = span(&self.sliced, record.key()).end;
+                memory::insert(&mut self.sliced, at, sliced);
+            }
+        }
+        memory::trim(&mut self.uniform);
     }
 
     /// Removes the key's records without holders.
@@ -269,4 +260,101 @@ fn span<T: Keyed>(records: &[T], key: Key) -> Range<usize> {
 
 const fn has(holders: u64, lane: u32) -> bool {
     holders >> lane & 1 == 1
+}
+
+/// Returns a holder's end in the records of one key, in seconds. `None` if it is in none of them.
+fn end(uniform: &[Uniform], sliced: &[Sliced], lane: u32) -> Option<u32> {
+    let record = uniform.iter().find(|record| has(record.holders.bits(), lane));
+    record.map(|record| record.end).or_else(|| sliced.iter().find_map(|record| record.end(lane)))
+}
+
+/// Removes the holdings that have ended at `now` from the records of one key, which may be empty afterwards. Returns their holders.
+fn expire(uniform: &mut [Uniform], sliced: &mut [Sliced], now: u32) -> u64 {
+    let mut expired = 0;
+    for record in uniform.iter_mut().filter(|record| record.end <= now) {
+        expired |= record.holders.bits();
+        record.holders = Lanes::default();
+    }
+    for record in sliced {
+        let ended = record.ended(now);
+        record.remove(ended);
+        expired |= ended;
+    }
+    expired
+}
+
+/// Removes a holder from the records of one key, which may be empty afterwards.
+fn clear(uniform: &mut [Uniform], sliced: &mut [Sliced], lane: u32) {
+    for record in uniform {
+        record.holders = Lanes::new(record.holders.bits() & !(1 << lane));
+    }
+    for record in sliced {
+        record.remove(1 << lane);
+    }
+}
+
+/// Adds a holder to one of the records of one key. Returns false if none can represent an end in the window.
+fn join(uniform: &mut [Uniform], sliced: &mut [Sliced], lane: u32, window: Window) -> bool {
+    let is_suitable = |record: &&mut Uniform| record.holders.bits() != 0 && window.contains(record.end);
+    if let Some(record) = uniform.iter_mut().find(is_suitable) {
+        record.holders = Lanes::new(record.holders.bits() | 1 << lane);
+        return true;
+    }
+    if sliced.iter_mut().any(|record| record.put(lane, window)) {
+        return true;
+    }
+    if let Some(record) = uniform.iter_mut().find(|record| record.holders.bits() == 0) {
+        (record.holders, record.end) = (Lanes::new(1 << lane), window.roundest());
+        return true;
+    }
+    sliced.iter_mut().any(|record| record.respace(lane, window.roundest()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key = Key { id: NameId(7), chunk: 3 };
+
+    /// A table in which two holders are in a sliced record and a third one, for whose end it has no room, is in a uniform one.
+    fn table() -> Table {
+        let mut table = Table::default();
+        for (lane, end) in [(0, 1000), (1, 1001), (2, 5000)] {
+            let change = table.learn(KEY, lane, 900, Window { first: end, last: end });
+            assert_eq!(change, Change { expired: 0, is_new: true });
+        }
+        assert_eq!((table.uniform.len(), table.sliced.len()), (1, 1));
+        table
+    }
+
+    #[test]
+    fn a_sweep_reports_each_emptied_key_once() {
+        let mut table = table();
+        let (mut removed, mut emptied) = (Vec::new(), Vec::new());
+        table.sweep(1001, |_| 0, &mut removed, &mut emptied);
+        assert_eq!((removed.as_slice(), emptied.as_slice()), ([(3, 0b11)].as_slice(), [].as_slice()));
+        let mut table = self::table();
+        let other = Key { id: NameId(8), chunk: 4 };
+        table.learn(other, 5, 900, Window { first: 999, last: 999 });
+        assert_eq!((table.uniform.len(), table.sliced.len()), (2, 1));
+        removed.clear();
+        table.sweep(1000, |_| 0b110, &mut removed, &mut emptied);
+        removed.sort_unstable();
+        assert_eq!(removed, [(3, 0b11), (3, 0b100), (4, 0b10_0000)]);
+        assert_eq!(emptied, [KEY, other]);
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn an_answer_removes_what_has_ended_of_its_key() {
+        let mut table = table();
+        let change = table.learn(KEY, 3, 2000, Window { first: 5000, last: 5000 });
+        assert_eq!(change, Change { expired: 0b11, is_new: true });
+        assert_eq!((table.uniform.len(), table.sliced.len()), (1, 0));
+        assert_eq!(table.uniform[0].holders.bits(), 0b1100);
+        // The one that has ended counts as held until then.
+        let change = table.learn(KEY, 2, 5000, Window { first: 6000, last: 6000 });
+        assert_eq!(change, Change { expired: 0b1000, is_new: false });
+        assert_eq!((table.len(), table.end(KEY, 2), table.end(KEY, 3)), (1, Some(6000), None));
+    }
 }

@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use super::entry::Entry;
-use super::seats::{self, Seats};
+use super::seats;
 use super::sliced::Key;
 use super::table::Table;
 use super::validity::{nanoseconds, seconds};
-use super::{Holder, Learned, SHARDS, Shard, lock, memory, read, write};
+use super::{Holder, Learned, SHARDS, Shard, World, lock, memory, read, write};
 
 /// Shards per call of [`Learned::sweep`]. A call takes a few milliseconds if 50 million holdings are stored.
 const SHARDS_PER_SWEEP: usize = SHARDS / 32;
@@ -45,18 +45,19 @@ pub struct LearnedCounts {
 }
 
 impl Learned {
-    /// Sweeps the next 1/32 of the table: removes what has ended at `now`, in nanoseconds since 1970, and what forgotten holders had. To be
-    /// called about once a second. Names stay known.
+    /// Sweeps the next 32nd of the table: removes what has ended at `now`, in nanoseconds since 1970, and what forgotten holders had. Names
+    /// stay known. The control thread calls this about once a second.
     ///
-    /// After [`Learned::forget`], two complete sweeps release all memory of the holder.
+    /// The second complete sweep after [`Learned::forget`] has released all memory of the holder.
     pub fn sweep(&self, now: u64) -> Swept {
         let mut swept = Swept::default();
         for _ in 0..SHARDS_PER_SWEEP {
             let at = self.cursor.fetch_add(1, Ordering::Relaxed) % SHARDS;
             swept.holdings += self.sweep_shard(at, seconds(now));
             if at == SHARDS - 1 {
-                write(&self.seats).free_idle();
-                lock(&self.names).forget_rooms();
+                let mut world = write(&self.world);
+                world.seats.free_idle();
+                world.names.forget_rooms();
                 swept.is_complete = true;
             }
         }
@@ -70,13 +71,11 @@ impl Learned {
     pub fn for_each(&self, now: u64, mut each: impl FnMut(Holder, &str, IpAddr, u64)) {
         let now = seconds(now);
         for shard in &self.shards {
-            let (holders, entries) = {
-                let seats = read(&self.seats);
-                let entries: Vec<(IpAddr, Entry)> =
-                    lock(shard).iter().map(|(&to, entry)| (to, entry.clone())).collect();
-                (seats.holders(), entries)
+            let (holders, texts, entries) = {
+                let (world, shard) = (read(&self.world), lock(shard));
+                let entries: Vec<(IpAddr, Entry)> = shard.iter().map(|(&to, entry)| (to, entry.clone())).collect();
+                (world.seats.holders(), world.names.texts().clone(), entries)
             };
-            let texts = lock(&self.names).texts();
             for (address, table) in entries.iter().flat_map(|(to, entry)| entry.tables().map(move |table| (*to, table)))
             {
                 table.for_each(|Key { id, chunk }, end, lanes| {
@@ -91,7 +90,7 @@ impl Learned {
         }
     }
 
-    /// Counts names, addresses, holdings, refusals and memory. Visits all addresses, so it is meant for a metric, not for packets.
+    /// Counts names, addresses, holdings, refusals and memory. Takes milliseconds for a large table.
     pub fn counts(&self) -> LearnedCounts {
         let fixed = memory::allocation(size_of_val(&*self.shards));
         let shard_bytes = |shard: &Mutex<Shard>| {
@@ -99,40 +98,29 @@ impl Learned {
             memory::map(&shard) + shard.values().map(Entry::bytes).sum::<usize>()
         };
         let shards: usize = self.shards.iter().map(shard_bytes).sum();
-        let (holdings, seats) = {
-            let seats = read(&self.seats);
-            (seats.all_holdings(), seats.bytes())
-        };
-        let names = lock(&self.names);
-        let (known, addresses, evicted_names) = names.counts();
+        let world = read(&self.world);
+        let (names, addresses, evicted_names) = world.names.counts();
         LearnedCounts {
-            names: known,
+            names,
             addresses,
-            holdings,
+            holdings: world.seats.all_holdings(),
             refused_addresses: self.refused.addresses.load(Ordering::Relaxed),
             refused_names: self.refused.names.load(Ordering::Relaxed),
             refused_holdings: self.refused.holdings.load(Ordering::Relaxed),
             evicted_names,
-            bytes: fixed + shards + seats + names.bytes(),
+            bytes: fixed + shards + world.seats.bytes() + world.names.bytes(),
         }
     }
 
     /// Sweeps one shard. Returns the number of removed holdings.
     fn sweep_shard(&self, at: usize, now: u32) -> usize {
-        let seats = read(&self.seats);
-        let (mut removed, mut emptied, mut split) = (Vec::new(), Vec::new(), Vec::new());
-        let mut sweep = |address: IpAddr, table: &mut Table| {
-            table.sweep(now, |chunk| seats.gone(chunk), &mut removed, &mut emptied);
-            if !emptied.is_empty() {
-                let mut names = lock(&self.names);
-                emptied.drain(..).for_each(|Key { id, .. }| names.release(id, address));
-            }
-        };
-        {
-            let mut shard = lock(&self.shards[at]);
+        let mut split = Vec::new();
+        let mut holdings = {
+            let (world, mut shard) = (read(&self.world), lock(&self.shards[at]));
+            let mut sweeper = Sweeper::new(&world, now);
             shard.retain(|&address, entry| match entry {
                 Entry::Few(table) => {
-                    sweep(address, table);
+                    sweeper.sweep(address, table);
                     !entry.is_empty()
                 }
                 Entry::Many(tables) => {
@@ -141,21 +129,46 @@ impl Learned {
                 }
             });
             memory::trim_map(&mut shard);
-        }
-        // Addresses with many names are long work, so the lock is released between their chunks.
+            drop(shard);
+            sweeper.finish()
+        };
+        // An address with many names is long work, so the locks are released between its chunks.
         for (address, chunk) in split {
-            let mut shard = lock(&self.shards[at]);
+            let (world, mut shard) = (read(&self.world), lock(&self.shards[at]));
             let Some(entry) = shard.get_mut(&address) else { continue };
-            entry.change(chunk, |table| sweep(address, table));
+            let mut sweeper = Sweeper::new(&world, now);
+            entry.change(chunk, |table| sweeper.sweep(address, table));
             if entry.is_empty() {
                 shard.remove(&address);
             }
+            drop(shard);
+            holdings += sweeper.finish();
         }
-        removed.iter().map(|&(chunk, lanes)| count_removed(&seats, chunk, lanes)).sum()
+        holdings
     }
 }
 
-fn count_removed(seats: &Seats, chunk: u16, lanes: u64) -> usize {
-    seats.subtract(chunk, lanes);
-    lanes.count_ones() as usize
+/// Sweeps tables of a locked shard and counts what they lose after the shard is unlocked.
+struct Sweeper<'a> {
+    world: &'a World,
+    now: u32,
+    removed: Vec<(u16, u64)>,
+    emptied: Vec<Key>,
+}
+
+impl<'a> Sweeper<'a> {
+    const fn new(world: &'a World, now: u32) -> Self {
+        Self { world, now, removed: Vec::new(), emptied: Vec::new() }
+    }
+
+    fn sweep(&mut self, address: IpAddr, table: &mut Table) {
+        table.sweep(self.now, |chunk| self.world.seats.gone(chunk), &mut self.removed, &mut self.emptied);
+        self.emptied.drain(..).for_each(|key| self.world.names.release(key.id, address));
+    }
+
+    /// Returns the number of removed holdings.
+    fn finish(self) -> usize {
+        self.removed.iter().for_each(|&(chunk, lanes)| self.world.seats.subtract(chunk, lanes));
+        self.removed.iter().map(|(_, lanes)| lanes.count_ones() as usize).sum()
+    }
 }

@@ -47,3 +47,42 @@ impl Window {
         self.first <= end && end <= self.last
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_validity_is_lengthened_by_at_most_a_quarter_or_to_the_next_second(
+            now in 0..4_000_000_000 * SECOND,
+            left in prop_oneof![1..10 * SECOND, 30 * SECOND..400 * SECOND, 1..100_000_000 * SECOND],
+        ) {
+            let window = Window::new(now, now + left).unwrap();
+            let (first, last) = (nanoseconds(window.first), nanoseconds(window.last));
+            prop_assert!(now + left <= first && first < now + left + SECOND);
+            prop_assert!(last <= now + left + left / 4 || last == first);
+            prop_assert!(last > now + left + left / 4 - SECOND, "the whole quarter is allowed");
+        }
+
+        #[test]
+        fn the_roundest_end_has_more_trailing_zeros_than_any_other(first in 1u32.., len in 0u32..1000) {
+            let window = Window { first, last: first.saturating_add(len) };
+            let roundest = window.roundest();
+            prop_assert!(window.contains(roundest));
+            let others = (window.first..=window.last).filter(|&end| end != roundest);
+            prop_assert!(others.map(u32::trailing_zeros).all(|zeros| zeros < roundest.trailing_zeros()));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_has_ended_has_no_window_and_one_after_2106_has_no_end() {
+        assert_eq!(Window::new(5, 5), None);
+        assert_eq!(Window::new(5, 4), None);
+        let window = Window::new(u64::MAX - 1, u64::MAX).unwrap();
+        assert_eq!((window.first, window.last, window.roundest()), (u32::MAX, u32::MAX, u32::MAX));
+        assert_eq!(Window::new(0, 1), Some(Window { first: 1, last: 1 }));
+    }
+}

@@ -26,7 +26,7 @@ impl SessionTable {
             return false;
         }
         self.budget.know_nowhere();
-        let nobody = Decision { table: None, rule: None, origin: None, name: None };
+        let nobody = Decision { table: None, rule: None, origin: None, name: stored.name };
         let mut links = Links::new(&nobody);
         links.next = stored.next;
         links.set_audited(stored.is_audited);

@@ -55,6 +55,9 @@ pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     if !matches!(args.renderer, RendererName::Acl | RendererName::Identity) {
         run::enforce_all(&mut pipeline, "--renderer")?;
     }
+    if args.renderer != RendererName::Acl {
+        run::unlearned(&pipeline, "this renderer's target").iter().for_each(output::warn);
+    }
     if !is_about_all {
         run::check_node(&pipeline, &args.node)?;
     }

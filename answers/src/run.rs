@@ -23,7 +23,7 @@ use crate::{named, services};
 pub use attribution::{Attribution, ClusterPolicyRef, PolicyRef, attribution, origin, position};
 pub use load::{
     Input, Whole, check_refusals, enforce_all, left_open, load, load_node, load_whole, load_with_ports,
-    load_with_services, refusals, unaudited,
+    load_with_services, refusals, unaudited, unlearned,
 };
 pub use names::{NameSettings, dns_servers, has_names, names};
 

@@ -243,6 +243,9 @@ impl LiveState {
         let contests = self.pipeline.contests();
         warnings.extend(contests.iter().map(contests::told));
         warnings.extend(run::left_open(&self.pipeline));
+        if self.kernel_revision().is_some() {
+            warnings.extend(run::unlearned(&self.pipeline, "the node's kernel"));
+        }
         warnings.extend(run::refusals(&self.pipeline));
         warnings.extend(run::unaudited(&self.pipeline));
         self.tell(&warnings, log::warn);

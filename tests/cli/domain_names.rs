@@ -50,6 +50,13 @@ fn a_state_has_no_addresses_of_names_unless_a_file_gives_them() {
     assert!(compiled.contains("egress:shop/agent, local:shop/agent"), "{compiled}");
     assert!(compiled.contains("allow any -> any TCP:443 by name api.example.com *.models.example.org"), "{compiled}");
     assert_eq!(stdout(&bulkhead(&["lint", "--state", &state]), 0), "nothing found\n");
+    // Without the last rule, names resolved over HTTPS would open nothing.
+    let open = STATE.replace("action: Deny", "action: Accept");
+    let open = scratch("domain-names-open.yaml", &open);
+    assert!(stdout(&bulkhead(&["lint", "--state", &open]), 1).contains("shop/agent may reach 1.1.1.1 at 853/TCP"));
+    let script = ["compile", "--state", &state, "--node", "node-1", "--renderer", "nftables"];
+    let said = stderr(&script, 0);
+    assert!(said.contains("ClusterNetworkPolicy agents: rules with domain names allow nothing"), "{said}");
     let wrong = scratch("domain-names-wrong.yaml", "api.example.com: [203.0.113.7]\nb.example.com: [here]\n");
     let said = stderr(&[&explain[..], &["--names", &wrong]].concat(), 2);
     assert!(said.contains("domain-names-wrong.yaml:2: `here` is not an address of b.example.com"), "{said}");

@@ -9,7 +9,7 @@ use bulkhead_control::object::{IpBlock, Labels, Peer, PodName, PolicyPort, Tier,
 use bulkhead_control::origin::Direction;
 use bulkhead_control::reachability::{ClassId, Reachability};
 
-use super::finding::{EGRESS_WITHOUT_DNS, Found};
+use super::finding::{EGRESS_WITHOUT_DNS, ENCRYPTED_DNS, Found};
 use super::subject::{Rule, Subject};
 use crate::output::some_of;
 
@@ -82,6 +82,49 @@ pub(super) fn find<'a>(cache: &Cache, state: &Reachability, subjects: &[Subject<
         );
         let mend = "allow egress to the pods `k8s-app: kube-dns` of namespace kube-system at 53/UDP and 53/TCP";
         found.push(subject.found_in(EGRESS_WITHOUT_DNS, rule, subject.rule_at(rule), text, mend));
+    }
+    found
+}
+
+/// Addresses of public resolvers that answer over HTTPS and TLS: Cloudflare, Google, Quad9, OpenDNS, AdGuard.
+const PUBLIC: [&str; 8] = [
+    "1.1.1.1",
+    "8.8.8.8",
+    "9.9.9.9",
+    "208.67.222.222",
+    "94.140.14.14",
+    "2606:4700:4700::1111",
+    "2001:4860:4860::8888",
+    "2620:fe::fe",
+];
+
+/// The ports of DNS over TLS (RFC 7858) and over HTTPS (RFC 8484).
+const ENCRYPTED: [u16; 2] = [853, 443];
+
+/// Reports the policies with rules about domain names whose pods may reach a resolver over TLS: what they resolve there opens nothing.
+pub(super) fn encrypted<'a>(state: &Reachability, subjects: &[Subject<'a>]) -> Vec<Found<'a>> {
+    let resolvers: Vec<IpAddr> = PUBLIC.iter().filter_map(|text| text.parse().ok()).collect();
+    let reached = |own: IpAddr| {
+        let class = state.class_at(own);
+        resolvers.iter().filter(move |address| address.is_ipv4() == own.is_ipv4()).find_map(|&address| {
+            let side = state.side_number(class, Direction::Egress, state.class_at(address));
+            let allowed = state.sides()[side as usize].allowed();
+            let port = ENCRYPTED.into_iter().find(|&port| allowed.contains(protocol::TCP, port))?;
+            Some((address, port))
+        })
+    };
+    let mut found = Vec::new();
+    for subject in subjects {
+        let Some(rule) = subject.rules.iter().find(|rule| rule.has_names()) else { continue };
+        let first =
+            subject.pods.iter().find_map(|pod| Some((pod, pod.addresses.iter().find_map(|&own| reached(own))?)));
+        let Some((pod, (address, port))) = first else { continue };
+        let text = format!(
+            "{} may reach {address} at {port}/TCP: names that it resolves there, over TLS or HTTPS, open nothing",
+            pod.name
+        );
+        let mend = "deny the pods' egress to public resolvers, or to everybody that no rule names";
+        found.push(subject.found_in(ENCRYPTED_DNS, rule, subject.rule_at(rule), text, mend));
     }
     found
 }

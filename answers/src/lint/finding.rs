@@ -65,6 +65,7 @@ checks! {
     RULES_WITHOUT_TYPE Error "rules-without-type" "policyTypes does not list the direction of rules";
     EMPTY_LIST Warning "empty-list" "An empty list means everybody or everything";
     EGRESS_WITHOUT_DNS Warning "egress-without-dns" "Pods may connect to somebody, and not to a DNS server";
+    ENCRYPTED_DNS Warning "encrypted-dns" "Pods with rules about domain names may reach a resolver whose answers cannot be read";
     SAME_PRIORITY Warning "same-priority" "Cluster policies of one priority disagree";
     UNUSED_RULE Note "unused-rule" "The rule has decided nothing in the time looked at";
 }

@@ -117,6 +117,7 @@ fn find<'a>(
     }
     let mut removals = Removals::of(state, pipeline.origins());
     found.extend(dns::find(cache, state, subjects));
+    found.extend(dns::encrypted(state, subjects));
     found.extend(dead::ties(pipeline, &removals, subjects));
     let dead = dead::find(pipeline, &mut removals, &makers, subjects, &found);
     if let Some(hits) = hits {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object, Transport};
+use bulkhead_control::object::{
+    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object, Peer, Transport,
+};
 use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::Refusal;
@@ -316,6 +318,24 @@ pub fn left_open(pipeline: &Pipeline) -> Vec<String> {
         told.push(text.into());
     }
     told
+}
+
+/// Returns a warning about the rules with domain names, for a target that learns none. `None` if there are no such rules.
+pub fn unlearned(pipeline: &Pipeline, target: &str) -> Option<String> {
+    let is_named = |policy: &ClusterPolicy| {
+        let mut peers = policy.egress.iter().flat_map(|rule| rule.traffic.peers.iter().flatten());
+        peers.any(|peer| matches!(peer, Peer::Names(_)))
+    };
+    let policies = pipeline.cache().cluster_policies().values().filter(|policy| is_named(policy));
+    let names: Vec<String> = policies.map(|policy| policy.rank.name.to_string()).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: rules with domain names allow nothing, because {target} does not read DNS answers\n  \
+             help: name networks instead, or enforce with `dataplane: vswitch`",
+            output::some_of(&names, MAX_AUDITED)
+        )
+    })
 }
 
 /// Maximum number of ties printed.

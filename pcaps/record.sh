@@ -13,7 +13,7 @@ readonly HERE
 # shellcheck source=lab.sh
 source "$HERE/lab.sh"
 
-readonly CASES=(redis-no-policy redis-policy redis-allow-any dns http icmp ipv6 fragments-sctp node-exit shop)
+readonly CASES=(redis-no-policy redis-policy redis-allow-any dns http icmp ipv6 fragments-sctp node-exit shop names)
 # Body of the http case: about 200 KB, well over a hundred full segments.
 readonly HTTP_BODY_BYTES=200000
 # Larger than two Ethernet MTUs, so that a datagram has a first, a middle and a last fragment.
@@ -375,6 +375,46 @@ record_shop() {
     [[ $(within web2 redis-cli -h 10.244.1.6 get orders) == 2 ]]
     fetch prometheus http://10.244.1.3:9090/
     fetch prometheus http://10.244.1.4:9090/
+    captured
+}
+
+# named_server NS ADDRESS: dnsmasq that gives api.example.com this address.
+named_server() {
+    serve "$1" dnsmasq --keep-in-foreground --no-resolv --no-hosts --no-daemon --conf-file=/dev/null --port=53 --local-ttl=60 \
+        "--address=/api.example.com/$2" --host-record=edge.example.net,192.0.2.11 \
+        --cname=www.models.example.org,edge.example.net
+    listening "$1" 53
+}
+
+record_names() {
+    local client=(within agent dig +tries=2 +time=1 +noall +answer)
+    lab_router
+    within internet ip address add 192.0.2.11/24 dev eth0
+    lab_node 1
+    lab_uplink 1
+    lab_pod 1 2 coredns
+    lab_pod 1 3 agent
+    lab_pod 1 4 impostor
+    named_server coredns 192.0.2.10
+    named_server impostor 192.0.2.200
+    hello internet 443
+    hello internet 80
+    # Stands for the policy of agent, behind the bridge of node-1.
+    lab_deny internet tcp dport 80
+    lab_deny internet ip daddr 192.0.2.200
+    within internet nft add rule inet bhrec denied ip daddr 192.0.2.10 tcp dport 443 drop
+    capture node-1 br0 "$1/in.pcap"
+    fails connects agent 192.0.2.10:443
+    within internet nft flush chain inet bhrec denied
+    lab_deny internet tcp dport 80
+    lab_deny internet ip daddr 192.0.2.200
+    "${client[@]}" @10.244.1.2 API.example.com A
+    connects agent 192.0.2.10:443
+    fails connects agent 192.0.2.10:80
+    "${client[@]}" @10.244.1.4 api.example.com A
+    fails connects agent 192.0.2.200:443
+    "${client[@]}" +tcp @10.244.1.2 www.models.example.org A
+    connects agent 192.0.2.11:443
     captured
 }
 

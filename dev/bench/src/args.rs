@@ -28,6 +28,8 @@ pub(crate) enum Work {
     Nodes(Nodes),
     /// The program as a cluster's daemon: policy events, CNI ADD, memory, status (needs root)
     Cluster(Cluster),
+    /// Rules that name domains, in memory: first connections, forged answers, latency of answers, memory
+    Names(Names),
 }
 
 /// Output format.
@@ -240,6 +242,55 @@ pub(crate) struct Cluster {
     /// Cores of the vswitch's workers [default: the first two]
     #[arg(long, value_name = "CORE", value_delimiter = ',')]
     pub(crate) worker_cores: Vec<usize>,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: Format,
+}
+
+/// The rows of `bulkhead-bench names`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NamesRow {
+    /// Memory of the learned addresses, and the time to learn one and to look one up
+    Memory,
+    /// TCP connections, each at once after the DNS answer that allows it, by four workers on four threads
+    Connections,
+    /// Forged DNS answers of seven kinds, each followed by a TCP connection to its address
+    Forged,
+    /// Time that learning adds to a DNS answer, and the answers that a worker takes per second
+    Latency,
+}
+
+/// `bulkhead-bench names`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  bulkhead-bench names --only connections --connections 100000 -o json\n\n\
+    Workers judge frames in memory: the benchmark needs no root, interfaces or DNS server. The exit\n\
+    code is 1 if a connection of the row `connections` is denied, or one of the row `forged` allowed.\n\
+    It is 0 if another goal is missed: the table shows which goals are met.")]
+pub(crate) struct Names {
+    /// Measure only this row; repeat for more
+    #[arg(long, value_enum, value_name = "ROW")]
+    pub(crate) only: Vec<NamesRow>,
+    /// Number of connections in the row `connections`
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub(crate) connections: u32,
+    /// Number of forged answers in the row `forged`
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub(crate) forged: u32,
+    /// Number of answers per round of the row `latency`
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(crate) answers: u32,
+    /// Number of rounds of the row `latency`
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) rounds: u32,
+    /// Number of names in the row `memory`
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) names: u32,
+    /// Number of pods in the row `memory`
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) pods: u32,
+    /// Number of addresses of each name in the row `memory`
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub(crate) addresses: u32,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Format,

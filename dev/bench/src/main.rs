@@ -13,14 +13,17 @@
 //! | [`wire`] | the program as nodes run it, beside the kernel |
 //! | [`nodes`] | pods of two nodes over a wire, routed and in a tunnel, beside the kernel |
 //! | [`cluster`] | the program as a node's daemon of a cluster, with an API server and a CNI plugin |
+//! | [`names`] | rules that name domains: workers in memory that learn from DNS answers |
 #![forbid(unsafe_code)]
 
 mod args;
 mod cluster;
 mod frames;
+mod names;
 mod nodes;
 mod pipeline;
 mod policy;
+mod random;
 mod rounds;
 mod rows;
 mod services;
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         args::Work::Wire(wire) => wire::run(wire),
         args::Work::Nodes(nodes) => nodes::run(nodes),
         args::Work::Cluster(cluster) => cluster::run(cluster),
+        args::Work::Names(names) => names::run(names),
     };
     outcome.unwrap_or_else(|error| {
         // Without standard error the message cannot be printed.

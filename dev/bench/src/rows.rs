@@ -22,9 +22,15 @@ pub(crate) fn run<R: PartialEq, B>(
     only: &[R],
     bench: &B,
     format: Format,
-    mut about: Value,
+    about: Value,
 ) -> anyhow::Result<ExitCode> {
     remains::clean_up_on_signals()?;
+    print(&measure(rows, only, bench), format, about)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures the rows in `only`, or all if it is empty. A row that fails becomes a line with the reason.
+pub(crate) fn measure<R: PartialEq, B>(rows: &[Row<R, B>], only: &[R], bench: &B) -> Vec<Line> {
     let mut lines = Vec::new();
     for (_, name, measure) in rows.iter().filter(|(row, ..)| only.is_empty() || only.contains(row)) {
         testbed::progress(&format!("measuring {name}"));
@@ -33,15 +39,23 @@ pub(crate) fn run<R: PartialEq, B>(
             Err(error) => lines.push(Line::skipped(name, "not measured".to_owned(), format!("{error:#}"))),
         }
     }
+    lines
+}
+
+/// Prints lines as a table or as JSON. `about` describes the run in the JSON output.
+///
+/// # Errors
+/// If the table cannot be written.
+pub(crate) fn print(lines: &[Line], format: Format, mut about: Value) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match format {
-        Format::Text => table::write(&lines, &mut out)?,
+        Format::Text => table::write(lines, &mut out)?,
         Format::Json => {
             let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
             about["kernel"] = release.trim().into();
-            about["lines"] = table::json(&lines);
+            about["lines"] = table::json(lines);
             writeln!(out, "{about:#}")?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

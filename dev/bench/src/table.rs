@@ -105,6 +105,11 @@ impl Line {
         self
     }
 
+    /// Whether the value meets its goal. `None` without a value or without a bound.
+    pub(crate) fn is_met(&self) -> Option<bool> {
+        self.measured.as_ref().ok().and_then(|measured| measured.goal.holds(measured.value))
+    }
+
     fn json(&self) -> Value {
         match &self.measured {
             Err(why) => json!({"row": self.row, "what": self.what, "skipped": why}),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 mod e2e_bench;
+mod names;
 #[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
 #[path = "../../../tests/support/netns.rs"]
 mod netns;

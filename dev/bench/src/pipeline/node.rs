@@ -14,6 +14,7 @@ use bulkhead_dataplane::{
 use ipnet::{IpNet, Ipv4Net};
 
 use super::traffic::{BACKEND, DESTINATION, DPORT};
+use crate::random::Random;
 
 /// The snapshot, and each port's MAC addresses for sent packets.
 pub(super) struct Node {
@@ -127,23 +128,4 @@ fn random_rule(random: &mut Random) -> Rule {
 fn services(protocol: u8, ports: PortRange) -> Services {
     let set: ServiceSet = [Service { protocols: (protocol, protocol), ports }].into_iter().collect();
     Services::from(set)
-}
-
-/// A random number generator, xorshift64 (Marsaglia 2003): repeatable, with a few instructions per number.
-#[derive(Clone, Debug)]
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    #[inline]
-    pub(super) fn below(&mut self, bound: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        let scaled = ((self.0 >> 32) * u64::from(bound)) >> 32;
-        u32::try_from(scaled).expect("a product of two 32-bit numbers, shifted by 32")
-    }
-
-    fn below_u8(&mut self, bound: u8) -> u8 {
-        u8::try_from(self.below(bound.into())).expect("below a bound of eight bits")
-    }
 }

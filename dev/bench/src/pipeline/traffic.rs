@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::node::Random;
+use crate::random::Random;
 
 /// Destination address of all packets: the pod's or a Service's.
 pub(super) const DESTINATION: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);

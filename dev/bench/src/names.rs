@@ -1,0 +1,131 @@
+//! `bulkhead-bench names`: rules that name domains. Measures what pods learn from DNS answers, what forgers achieve, and what both cost.
+//! ```text
+//!   pod --query--> worker A --> DNS server      A owns the pair of pod and server
+//!   pod <-answer-- worker A <-- DNS server      A stores the addresses, then forwards the answer
+//!   pod ---SYN---> worker B --> address         B owns the pair of pod and address: at once, on another thread
+//! ```
+//!
+//! All packets are frames in memory, judged by `Worker::judge` with the configuration of a live vswitch. No interface, no DNS server and no
+//! clock take part: packets carry a simulated time, so that 1,000,000 connections of half an hour are judged in seconds.
+//!
+//! The rows `connections` and `forged` are promises about every single packet. The program fails if one of them is broken.
+
+mod connections;
+mod forged;
+mod latency;
+mod memory;
+mod node;
+mod packets;
+
+use std::process::ExitCode;
+
+use anyhow::ensure;
+use bulkhead_dataplane::{Affinity, Judged, SessionConfig, Snapshot, Verdict, Worker, WorkerConfig};
+use serde_json::json;
+
+use crate::args::{Names, NamesRow};
+use crate::rows::{self, Row};
+use crate::table::Line;
+use node::Node;
+use packets::Frame;
+
+const SECOND: u64 = 1_000_000_000;
+/// Time of the first packet in nanoseconds since 1970.
+const BEGIN: u64 = 1_700_000_000 * SECOND;
+/// Time between two conversations in nanoseconds. A pod then resolves a name ten times a second, and all pods together open 60,000
+/// connections within the timeout of unanswered ones, which is less than their share of the session table.
+const STEP: u64 = 2_000_000;
+/// Time in nanoseconds for which an address is valid after its TTL: the configuration's default.
+const GRACE: u64 = 30 * SECOND;
+/// Number of conversations between two sweeps of the learned names: one second, as in the program.
+const STEPS_PER_SWEEP: u32 = 500;
+/// Number of workers in the rows `connections` and `forged`.
+const WORKERS: usize = 4;
+/// VPP's default capacity of sessions, and that of live workers.
+const CAPACITY: usize = 500_000;
+
+/// Settings of all rows.
+struct Bench {
+    node: Node,
+    /// Number of connections in the row `connections`.
+    connections: u32,
+    /// Number of forged answers in the row `forged`.
+    forged: u32,
+    /// Number of answers per round of the row `latency`.
+    answers: u32,
+    rounds: u32,
+    memory: memory::Size,
+}
+
+/// `memory` is first: the memory that other rows free would be reused, and the process would grow less.
+const ROWS: [Row<NamesRow, Bench>; 4] = [
+    (NamesRow::Memory, "memory", memory::memory),
+    (NamesRow::Connections, "connections", connections::connections),
+    (NamesRow::Forged, "forged", forged::forged),
+    (NamesRow::Latency, "latency", latency::latency),
+];
+
+/// The rows of which each line must meet its goal.
+const PROMISES: [&str; 2] = ["connections", "forged"];
+
+pub(crate) fn run(args: &Names) -> anyhow::Result<ExitCode> {
+    let bench = Bench {
+        node: Node::new()?,
+        connections: args.connections,
+        forged: args.forged,
+        answers: args.answers,
+        rounds: args.rounds.max(1),
+        memory: memory::Size { names: args.names, pods: args.pods, addresses: args.addresses },
+    };
+    let about = json!({
+        "connections": args.connections, "forged": args.forged, "answers": args.answers, "rounds": bench.rounds,
+        "memory": {"names": args.names, "pods": args.pods, "addresses": args.addresses},
+    });
+    let lines = rows::measure(&ROWS, &args.only, &bench);
+    rows::print(&lines, args.output, about)?;
+    let is_broken = |line: &Line| PROMISES.contains(&line.row) && line.is_met() != Some(true);
+    Ok(if lines.iter().any(is_broken) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Returns the configuration of a live vswitch's workers.
+fn config() -> WorkerConfig {
+    WorkerConfig { sessions: SessionConfig::live(CAPACITY), ..WorkerConfig::default() }
+}
+
+/// Returns the time of a conversation in nanoseconds since 1970.
+fn time_of(step: u32) -> u64 {
+    BEGIN + u64::from(step) * STEP
+}
+
+/// A worker and the buffer of its results.
+struct Judge {
+    worker: Worker,
+    judged: Vec<Judged>,
+}
+
+impl Judge {
+    fn new(worker: Worker) -> Self {
+        Self { worker, judged: Vec::new() }
+    }
+
+    /// Creates workers that share what pods learn.
+    fn team(affinity: &Affinity) -> anyhow::Result<Vec<Self>> {
+        Ok(Worker::team(config(), WORKERS, affinity)?.into_iter().map(Self::new).collect())
+    }
+
+    /// Judges a burst of one packet.
+    fn judge(&mut self, snapshot: &Snapshot, time: u64, frame: &Frame) -> Judged {
+        self.worker.judge(snapshot, time, [frame.received()], &mut self.judged);
+        self.judged.first().copied().unwrap_or(Judged::UNJUDGED)
+    }
+
+    /// Judges a packet that must be forwarded, such as a query.
+    ///
+    /// # Errors
+    /// If the packet is dropped.
+    fn forward(&mut self, snapshot: &Snapshot, time: u64, frame: &Frame, what: &str) -> anyhow::Result<()> {
+        let verdict = self.judge(snapshot, time, frame).verdict;
+        ensure!(matches!(verdict, Verdict::Forward(_)), "{what} was not forwarded: {verdict:?}");
+        Ok(())
+    }
+}

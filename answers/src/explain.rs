@@ -223,7 +223,7 @@ impl Asker<'_> {
         let origin = run::origin(pipeline, outcome.decision);
         let tables = fabric.tables(&hop.node);
         let table =
-            outcome.decision.and_then(|decision| decision.table).and_then(|table| tables?.tables.get(table.index()));
+            outcome.decision.and_then(|decision| decision.table()).and_then(|table| tables?.tables.get(table.index()));
         let rule = outcome.decision.and_then(|Decision { rule, .. }| rule);
         let port = |port| fabric.port_name(&hop.node, port);
         let in_port = port(outcome.in_port);

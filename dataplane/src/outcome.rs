@@ -108,14 +108,40 @@ impl Verdict {
 /// The policy decision about a packet. A session stores the decision that created it and reports that decision for its later packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Decision {
-    /// The table that decided. `None` for a hairpin packet, which no table decides.
-    pub table: Option<TableId>,
+    /// What decided. `None` for a hairpin packet, which no table decides.
+    pub by: Option<Decider>,
     /// Position of the matching rule in the table. `None` if no rule matched.
     pub rule: Option<u32>,
     /// The origin that the control plane put on the rule or on the hairpin. `None` if no rule matched.
     pub origin: Option<OriginId>,
-    /// The destination's name by which the rule matched. `None` if the rule names no domains.
-    pub name: Option<NameId>,
+}
+
+/// What has decided about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Decider {
+    /// A table.
+    Table(TableId),
+    /// A rule that names domains, by this name of the destination. It is in the table of the initiator's port
+    /// ([`PortConfig::named_table`](crate::PortConfig::named_table)).
+    Name(NameId),
+}
+
+impl Decision {
+    /// Returns the table that decided. `None` for a hairpin packet, and for a rule that matched by name.
+    pub const fn table(&self) -> Option<TableId> {
+        match self.by {
+            Some(Decider::Table(table)) => Some(table),
+            Some(Decider::Name(_)) | None => None,
+        }
+    }
+
+    /// Returns the destination's name by which the rule matched. `None` if the rule names no domains.
+    pub const fn name(&self) -> Option<NameId> {
+        match self.by {
+            Some(Decider::Name(name)) => Some(name),
+            Some(Decider::Table(_)) | None => None,
+        }
+    }
 }
 
 /// Whether a packet started a session or belongs to one.

@@ -16,7 +16,7 @@ use bulkhead_classifier::{OriginId, Tables, Verdict};
 use crate::address_map::AddressMap;
 use crate::masquerade::Masquerade;
 use crate::names::Names;
-use crate::outcome::Decision;
+use crate::outcome::{Decider, Decision};
 use crate::route::Hop;
 use crate::service::Node;
 use crate::{PortConfig, PortId, PortKind, Routes, Services, TableId};
@@ -276,7 +276,7 @@ impl Snapshot {
     pub(crate) fn decision(&self, table: TableId, verdict: Verdict) -> Decision {
         let origin = self.table(table).and_then(|tables| tables.deciding_rule(verdict)).map(|rule| rule.origin);
         let rule = verdict.rule().and_then(|rule| u32::try_from(rule).ok());
-        Decision { table: Some(table), rule, origin, name: None }
+        Decision { by: Some(Decider::Table(table)), rule, origin }
     }
 
     /// Returns the node's port, addresses and routes, as the Services need them.

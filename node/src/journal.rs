@@ -345,7 +345,7 @@ impl Scribe {
             let told = || self.origins.get(id).map(|origin| Arc::<str>::from(origin.to_string()));
             names.entry(id).or_insert_with(told).clone()
         };
-        let table = outcome.decision.and_then(|decision| decision.table);
+        let table = outcome.decision.and_then(|decision| decision.table());
         let owner = table.and_then(|table| snapshot.ports().iter().find(|port| port.table() == Some(table)));
         Verdict {
             time: judgement.time,

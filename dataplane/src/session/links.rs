@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::entry::{Entry, NONE, Slot};
 use crate::names::NameId;
-use crate::{Decision, TableId};
+use crate::{Decider, Decision, TableId};
 
 /// The part of an entry that is read and written when the entry is created, moved or ended, and when its decision is queried.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -57,10 +57,10 @@ impl Links {
     }
 
     pub(super) const fn set_decision(&mut self, decision: &Decision) {
-        self.table = match (decision.name, decision.table) {
-            (Some(name), _) => NAMED | name.bits(),
-            (None, Some(table)) => table.0,
-            (None, None) => u32::MAX,
+        self.table = match decision.by {
+            Some(Decider::Name(name)) => NAMED | name.bits(),
+            Some(Decider::Table(table)) => table.0,
+            None => u32::MAX,
         };
         self.rule = match decision.rule {
             Some(rule) => rule,
@@ -92,10 +92,9 @@ impl Links {
     /// Returns the decision. Its origin is in the entry. A decision by name does not have its table, which is that of the initiator's port.
     pub(super) fn decision(&self, entry: &Entry) -> Decision {
         let some = |number: u32| (number != u32::MAX).then_some(number);
-        let name = self.name();
+        let by_table = || some(self.table).map(|table| Decider::Table(TableId(table)));
         Decision {
-            table: some(self.table).filter(|_| name.is_none()).map(TableId),
-            name,
+            by: self.name().map(Decider::Name).or_else(by_table),
             rule: match self.rule {
                 NO_RULE | UNKNOWN_RULE => None,
                 rule => Some(rule & !AUDITED),

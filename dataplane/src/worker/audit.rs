@@ -19,10 +19,7 @@ use crossbeam_channel::{Receiver, Sender};
 use bulkhead_classifier::Key;
 
 use super::Worker;
-use super::exit::Bound;
-use super::names::Learning;
-use crate::names::NameId;
-use crate::{Decision, Flow, PortId, Snapshot};
+use crate::{Decision, Flow, PortId, Snapshot, TableId};
 
 /// Maximum number of audited connections that wait for the reader, about 100 bytes each. If the reader is slower, further ones are lost and
 /// counted. Workers never wait.
@@ -67,28 +64,13 @@ impl AuditTap {
     }
 }
 
-impl Learning {
-    /// Returns the decision of the first audit table that denies, otherwise `None`. `kept` is the name by which the session was allowed.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn audited_denial(
-        &self,
-        snapshot: &Snapshot,
-        bound: &Bound,
-        key: &Key,
-        kept: Option<NameId>,
-        now: u64,
-    ) -> Option<Decision> {
-        let by_sender = bound.named_audit.and_then(|table| {
-            let (verdict, name) = self.judge(snapshot, table, key, kept, now);
-            (!verdict.is_allow()).then(|| Decision { name, ..snapshot.decision(table, verdict) })
-        });
-        by_sender.or_else(|| {
-            let table = bound.audit?;
-            let verdict = snapshot.table(table)?.lookup(key);
-            (!verdict.is_allow()).then(|| snapshot.decision(table, verdict))
-        })
-    }
+/// Returns the decision of the audit table if it denies, otherwise `None`.
+#[cold]
+#[inline(never)]
+pub(super) fn denial(snapshot: &Snapshot, table: TableId, key: &Key) -> Option<Decision> {
+    let tables = snapshot.table(table)?;
+    let verdict = tables.lookup(key);
+    (!verdict.is_allow()).then(|| snapshot.decision(table, verdict))
 }
 
 /// Returns the addresses and ports that the table judged.

@@ -80,7 +80,7 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    const NONE: Decision = Decision { table: None, rule: None, origin: None, name: None };
+    const NONE: Decision = Decision { by: None, rule: None, origin: None };
 
     fn clear(&mut self, len: usize) {
         self.known.clear();

@@ -15,7 +15,7 @@ use crate::translations::TranslatedError;
 use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
 
 /// The decision of entries about which no table has decided.
-pub(super) const NO_DECISION: Decision = Decision { table: None, rule: None, origin: None, name: None };
+pub(super) const NO_DECISION: Decision = Decision { by: None, rule: None, origin: None };
 
 /// A packet with the key of a session. It belongs to the session only if it arrives on the session's port.
 pub(super) struct Claim {
@@ -385,5 +385,5 @@ pub(super) fn turned(flow: &Flow) -> Flow {
 }
 
 pub(super) const fn hairpin(origin: bulkhead_classifier::OriginId) -> Decision {
-    Decision { table: None, rule: None, origin: Some(origin), name: None }
+    Decision { by: None, rule: None, origin: Some(origin) }
 }

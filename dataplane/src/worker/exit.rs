@@ -32,17 +32,8 @@ pub(super) struct Bound {
     pub(super) table: TableId,
     /// The table that would be in force if all policies were enforced: see [`super::audit`]. `None` if it changes no verdict.
     pub(super) audit: Option<TableId>,
-    /// The sender's table with rules that name domains, which judges first, and the one that would be in force if all policies were enforced. `None`
-    /// for senders without such rules.
-    pub(super) named: Option<TableId>,
-    pub(super) named_audit: Option<TableId>,
-}
-
-impl Bound {
-    /// Returns the table that alone judges connections of a pod to itself through a Service.
-    const fn hairpin(table: TableId) -> Self {
-        Self { table, audit: None, named: None, named_audit: None }
-    }
+    /// Whether the sender has a table with rules that name domains, in force or audited, which judges first.
+    pub(super) is_named: bool,
 }
 
 /// Finds the output port of a packet received on `in_port`.
@@ -66,7 +57,7 @@ pub(super) fn find(
         if let Some(origin) = port.hairpin.filter(|_| own(src) && own(dst)) {
             let judged = port.hairpin_table.filter(|_| is_translated);
             let check = match judged {
-                Some(table) => Check::Table(Bound::hairpin(table)),
+                Some(table) => Check::Table(Bound { table, audit: None, is_named: false }),
                 None => Check::Hairpin(origin),
             };
             return Ok(Exit { port: out, check, is_unreachable });
@@ -75,9 +66,8 @@ pub(super) fn find(
     let sender = snapshot.port(in_port);
     let at_source = sender.and_then(|port| port.ingress);
     let table = at_source.or(port.egress).ok_or(DropReason::TableMissing)?;
-    let named = sender.and_then(|sender| sender.named_table);
-    let named_audit = sender.and_then(|sender| sender.named_audit);
-    let bound = Bound { table, audit: port.audit, named, named_audit };
+    let is_named = sender.is_some_and(|sender| sender.named_table.is_some() || sender.named_audit.is_some());
+    let bound = Bound { table, audit: port.audit, is_named };
     Ok(Exit { port: out, check: Check::Table(bound), is_unreachable })
 }
 

@@ -21,9 +21,7 @@ impl Snapshot {
         };
         let forward = Verdict::Forward(exit.port);
         Some(match exit.check {
-            Check::Hairpin(origin) => {
-                of(forward, Some(Decision { table: None, rule: None, origin: Some(origin), name: None }))
-            }
+            Check::Hairpin(origin) => of(forward, Some(Decision { by: None, rule: None, origin: Some(origin) })),
             Check::Table(bound) => {
                 let verdict = self.table(bound.table)?.lookup(&policy_key(&flow));
                 let denied = Verdict::Drop(DropReason::PolicyDenied);

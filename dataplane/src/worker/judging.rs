@@ -3,6 +3,7 @@
 use super::Worker;
 use super::conversation::{hairpin, policy_key, turned};
 use super::exit::{self, Bound, Check};
+use super::names::Asked;
 use crate::flow::Translation;
 use crate::packet::Ports;
 use crate::session::{Direction, Key, Match};
@@ -49,12 +50,19 @@ impl Worker {
         let decision = match exit.check {
             Check::Hairpin(origin) => hairpin(origin),
             // Audited connections are reported with their packets.
-            Check::Table(Bound { audit: Some(_), .. } | Bound { named_audit: Some(_), .. }) => return None,
-            Check::Table(bound) => {
-                let (key, kept) = (policy_key(&forward), self.sessions.decision(slot).name);
-                let verdict = next.table(bound.table)?.lookup(&key);
-                let judged = (&bound, exit.port);
-                let (allowed, decision) = self.learning.decide(next, judged, &key, verdict, kept, self.now.time);
+            Check::Table(Bound { audit: Some(_), .. }) => return None,
+            Check::Table(Bound { table, is_named, .. }) => {
+                let key = policy_key(&forward);
+                let verdict = next.table(table)?.lookup(&key);
+                let (mut allowed, mut decision) = (verdict.is_allow(), next.decision(table, verdict));
+                if is_named {
+                    let (ports, kept) = ((initiator, exit.port), self.sessions.decision(slot).name());
+                    let asked = Asked { snapshot: next, ports, key: &key, kept, now: self.now.time };
+                    if self.learning.audited_denial(&asked, None).is_some() {
+                        return None;
+                    }
+                    (allowed, decision) = self.learning.decide(&asked, table, verdict);
+                }
                 allowed.then_some(decision)?
             }
         };

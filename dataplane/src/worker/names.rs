@@ -5,14 +5,14 @@ use std::sync::Arc;
 use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict, protocol};
 
 use super::Worker;
+use super::audit;
 use super::column::Burst;
-use super::exit::Bound;
 use super::stages::Times;
 use crate::names::{
     Asker, DNS, Fault, KeptNames, Learned, Message, NameCounters, NameId, Names, Part, Questions, Segment, Streams,
 };
 use crate::packet::Data;
-use crate::{Decision, PortId, PortKind, Snapshot, TableId, Verdict};
+use crate::{Decider, Decision, PortId, PortKind, Snapshot, TableId, Verdict};
 
 /// The part of a worker that learns names.
 #[derive(Debug, Default)]
@@ -26,55 +26,51 @@ pub(super) struct Learning {
     pub(super) counters: NameCounters,
 }
 
-impl Learning {
-    /// Decides about a packet that `table` of `bound` has judged. Returns whether it is allowed, and the decision. `kept` is the name by which its
-    /// session was allowed earlier: its rule may still name it although the address has expired.
-    pub(super) fn decide(
-        &self,
-        snapshot: &Snapshot,
-        (bound, out): (&Bound, PortId),
-        key: &PolicyKey,
-        verdict: PolicyVerdict,
-        kept: Option<NameId>,
-        now: u64,
-    ) -> (bool, Decision) {
-        match bound.named {
-            None => (verdict.is_allow(), snapshot.decision(bound.table, verdict)),
-            Some(named) => self.decide_named(snapshot, (bound, named, out), key, verdict, kept, now),
-        }
-    }
+/// A packet of a sender with rules that name domains.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    /// Receiving and output port of the connection's forward direction.
+    pub(super) ports: (PortId, PortId),
+    pub(super) key: &'a PolicyKey,
+    /// The name by which the packet's session was allowed. Its rule may still name it although the address has expired. `None` for other sessions and
+    /// new ones.
+    pub(super) kept: Option<NameId>,
+    /// Nanoseconds since 1970.
+    pub(super) now: u64,
+}
 
+impl Learning {
+    /// Decides about a packet that `table` has judged. Returns whether it is allowed, and the decision.
     #[cold]
     #[inline(never)]
-    fn decide_named(
-        &self,
-        snapshot: &Snapshot,
-        (bound, named, out): (&Bound, TableId, PortId),
-        key: &PolicyKey,
-        verdict: PolicyVerdict,
-        kept: Option<NameId>,
-        now: u64,
-    ) -> (bool, Decision) {
-        let (by_sender, name) = self.judge(snapshot, named, key, kept, now);
-        let decision = Decision { name, ..snapshot.decision(named, by_sender) };
+    pub(super) fn decide(&self, asked: &Asked<'_>, table: TableId, verdict: PolicyVerdict) -> (bool, Decision) {
+        let Asked { snapshot, ports: (in_port, out), .. } = *asked;
+        let by_table = (verdict.is_allow(), snapshot.decision(table, verdict));
+        let Some(named) = snapshot.port(in_port).and_then(|port| port.named_table) else { return by_table };
+        let (by_sender, name) = self.judge(asked, named);
+        let decision = named_decision(snapshot, named, by_sender, name);
         // Of two tables that allow, the one that says more is named: the receiver's, unless it is no pod or a name decided.
         let is_pods = snapshot.port(out).is_some_and(|port| port.kind == PortKind::Pod && port.ingress.is_none());
         match (by_sender.is_allow(), verdict.is_allow()) {
             (false, _) => (false, decision),
             (true, true) if name.is_some() || !is_pods => (true, decision),
-            (true, allows) => (allows, snapshot.decision(bound.table, verdict)),
+            (true, _) => by_table,
         }
     }
 
+    /// Returns the decision of the first audit table that denies, otherwise `None`. `audit` is that of the output port.
+    pub(super) fn audited_denial(&self, asked: &Asked<'_>, audit: Option<TableId>) -> Option<Decision> {
+        let by_sender = asked.snapshot.port(asked.ports.0).and_then(|port| port.named_audit).and_then(|table| {
+            let (verdict, name) = self.judge(asked, table);
+            (!verdict.is_allow()).then(|| named_decision(asked.snapshot, table, verdict, name))
+        });
+        by_sender.or_else(|| audit::denial(asked.snapshot, audit?, asked.key))
+    }
+
     /// Returns the verdict of a table with rules that name domains, and the name by which its rule matched.
-    pub(super) fn judge(
-        &self,
-        snapshot: &Snapshot,
-        table: TableId,
-        key: &PolicyKey,
-        kept: Option<NameId>,
-        now: u64,
-    ) -> (PolicyVerdict, Option<NameId>) {
+    fn judge(&self, asked: &Asked<'_>, table: TableId) -> (PolicyVerdict, Option<NameId>) {
+        let Asked { snapshot, key, kept, now, .. } = *asked;
         let Some(tables) = snapshot.table(table) else { return (PolicyVerdict::NO_MATCH, None) };
         let (mut first, mut by) = (tables.lookup(key), None);
         let mut consider = |id: NameId, name: &str| {
@@ -148,6 +144,12 @@ impl Learning {
         }
         Ok(())
     }
+}
+
+/// Returns the decision of a table with rules that name domains, and the name by which the rule matched.
+fn named_decision(snapshot: &Snapshot, table: TableId, verdict: PolicyVerdict, name: Option<NameId>) -> Decision {
+    let decision = snapshot.decision(table, verdict);
+    Decision { by: name.map(Decider::Name).or(decision.by), ..decision }
 }
 
 impl Worker {

@@ -10,11 +10,10 @@ use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict};
 use super::audit::{self, Audited, Noted};
 use super::column::Burst;
 use super::exit::Bound;
-use super::names::Learning;
-use crate::names::NameId;
+use super::names::{Asked, Learning};
 use crate::packet::TcpFlags;
 use crate::session::{Direction, Key, Moment, NewSession, SessionTable, Slot};
-use crate::{BURST, Decision, DropReason, PortId, SessionState, Snapshot, Verdict};
+use crate::{BURST, Decision, DropReason, PortId, SessionState, Snapshot, TableId, Verdict};
 
 /// Bits of the filter: 16 per packet of a burst, so that less than one packet in 16 causes an early classification by chance.
 const FILTER_BITS: usize = 16 * BURST;
@@ -64,7 +63,11 @@ impl Renewal {
 struct Miss {
     /// The packet's position in the burst.
     at: usize,
-    bound: Bound,
+    table: TableId,
+    /// The table that would be in force if all policies were enforced. `None` if it changes no verdict.
+    audit: Option<TableId>,
+    /// See [`Bound::is_named`].
+    is_named: bool,
     /// The verdict that the packet gets if policy allows it.
     allowed: Verdict,
     now: Moment,
@@ -117,7 +120,7 @@ impl Pending {
     pub(super) fn push(
         &mut self,
         at: usize,
-        (bound, key): (Bound, PolicyKey),
+        (Bound { table, audit, is_named }, key): (Bound, PolicyKey),
         allowed: Verdict,
         now: Moment,
         translation: Option<NonZeroU32>,
@@ -132,7 +135,7 @@ impl Pending {
             let (word, bit) = filter_bit(hash);
             self.filter[word] |= bit;
         }
-        self.misses.push(Miss { at, bound, allowed, now, translation, if_allowed });
+        self.misses.push(Miss { at, table, audit, is_named, allowed, now, translation, if_allowed });
         self.keys.push(key);
     }
 
@@ -149,16 +152,16 @@ impl Pending {
         }
         self.classify(burst.snapshot);
         for ((miss, key), verdict) in self.misses.iter().zip(&self.keys).zip(&self.verdicts) {
-            let kept = miss.kept_name(sessions);
-            let judged = (&miss.bound, miss.out_port());
-            let (allowed, decision) = learning.decide(burst.snapshot, judged, key, *verdict, kept, miss.now.time);
+            let (mut allowed, mut decision) = (verdict.is_allow(), burst.snapshot.decision(miss.table, *verdict));
+            let mut denial = None;
+            if miss.is_named {
+                ((allowed, decision), denial) = miss.judge_named(sessions, burst.snapshot, learning, key, *verdict);
+            } else if let (true, Some(audit)) = (allowed, miss.audit) {
+                denial = audit::denial(burst.snapshot, audit, key);
+            }
             burst.decisions.set(miss.at, Some(decision));
             // Dropped packets are reported with the backend that policy judged.
             burst.translate(miss.at, miss.translation);
-            let audits_any = miss.bound.audit.is_some() || miss.bound.named_audit.is_some();
-            let denial = (allowed && audits_any)
-                .then(|| learning.audited_denial(burst.snapshot, &miss.bound, key, kept, miss.now.time))
-                .flatten();
             match miss.act(sessions, decision, allowed, denial.is_some()) {
                 Ok((state, is_news)) => {
                     burst.allow(miss.at, miss.allowed, decision, state);
@@ -179,8 +182,8 @@ impl Pending {
         let Self { misses, keys, verdicts, order, gathered, answers, .. } = self;
         verdicts.clear();
         verdicts.resize(keys.len(), PolicyVerdict::NO_MATCH);
-        let first = misses[0].bound.table;
-        if misses.iter().all(|packet| packet.bound.table == first) {
+        let first = misses[0].table;
+        if misses.iter().all(|packet| packet.table == first) {
             if let Some(table) = snapshot.table(first) {
                 table.lookup_batch(keys, verdicts);
             }
@@ -188,9 +191,9 @@ impl Pending {
         }
         order.clear();
         order.extend(0..misses.len());
-        order.sort_unstable_by_key(|&at| (misses[at].bound.table, at));
-        for same in order.chunk_by(|&one, &other| misses[one].bound.table == misses[other].bound.table) {
-            let Some(table) = snapshot.table(misses[same[0]].bound.table) else { continue };
+        order.sort_unstable_by_key(|&at| (misses[at].table, at));
+        for same in order.chunk_by(|&one, &other| misses[one].table == misses[other].table) {
+            let Some(table) = snapshot.table(misses[same[0]].table) else { continue };
             gathered.clear();
             gathered.extend(same.iter().map(|&at| keys[at]));
             answers.clear();
@@ -217,7 +220,7 @@ impl Miss {
                 let new = NewSession { decision, ..*new };
                 if !allowed {
                     // What the sender learns may allow its next packet.
-                    if self.bound.named.is_none() {
+                    if !self.is_named {
                         sessions.refuse(&new, DropReason::PolicyDenied, self.now);
                     }
                     return Err(DropReason::PolicyDenied);
@@ -257,20 +260,28 @@ impl Miss {
         }
     }
 
-    /// Returns the port through which the connection's packets leave.
-    const fn out_port(&self) -> PortId {
-        match &self.if_allowed {
-            IfAllowed::Start(new) => new.out_port,
-            IfAllowed::Keep(renewal) => renewal.ports.1,
-        }
-    }
-
-    /// Returns the name by which the session was allowed. `None` for a new session, and if no name allowed it.
-    fn kept_name(&self, sessions: &mut SessionTable) -> Option<NameId> {
-        let IfAllowed::Keep(renewal) = &self.if_allowed else { return None };
-        self.bound.named.or(self.bound.named_audit)?;
-        let slot = sessions.find(renewal.hash, &renewal.key, self.now.time)?;
-        sessions.decision(slot).name
+    /// Judges a packet of a sender with rules that name domains. Returns the verdict with its decision, and that of audited policies if they deny.
+    #[cold]
+    #[inline(never)]
+    fn judge_named(
+        &self,
+        sessions: &mut SessionTable,
+        snapshot: &Snapshot,
+        learning: &Learning,
+        key: &PolicyKey,
+        verdict: PolicyVerdict,
+    ) -> ((bool, Decision), Option<Decision>) {
+        let (ports, kept) = match &self.if_allowed {
+            IfAllowed::Start(new) => ((new.in_port, new.out_port), None),
+            IfAllowed::Keep(renewal) => {
+                let slot = sessions.find(renewal.hash, &renewal.key, self.now.time);
+                (renewal.ports, slot.and_then(|slot| sessions.decision(slot).name()))
+            }
+        };
+        let asked = Asked { snapshot, ports, key, kept, now: self.now.time };
+        let judged = learning.decide(&asked, self.table, verdict);
+        let denial = judged.0.then(|| learning.audited_denial(&asked, self.audit)).flatten();
+        (judged, denial)
     }
 
     /// Returns the drop reason of a packet that may learn that no host has its destination. `None` for all other packets. Such a packet

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_dataplane::probe::{Probe, ProbeError};
-use bulkhead_dataplane::{Learned, PortId, PortKind, Snapshot, TableId, Verdict};
+use bulkhead_dataplane::{Decision, Learned, PortId, PortKind, Snapshot, TableId, Verdict};
 
 use crate::clock;
 use crate::interfaces::{PortState, PortStatus};
@@ -268,11 +268,13 @@ impl Node<'_> {
     pub(crate) fn step(&self, is_reply: bool, outcome: &bulkhead_dataplane::Outcome, service: PortProtocol) -> Step {
         let name = |id| self.snapshot.port(id).map(|port| port.name.clone());
         let (in_port, out) = (name(outcome.in_port), outcome.verdict.out_port().and_then(name));
-        let id = outcome.decision.and_then(|decision| decision.table);
+        let named = || self.snapshot.port(outcome.in_port).and_then(|port| port.named_table);
+        let table = |decision: Decision| decision.table().or_else(|| decision.name().and_then(|_| named()));
+        let id = outcome.decision.and_then(table);
         let table = id.and_then(|id| self.snapshot.table(id));
         let rule = outcome.decision.and_then(|decision| decision.rule);
         let origin = outcome.decision.and_then(|decision| decision.origin);
-        let name = outcome.decision.and_then(|decision| decision.name).and_then(|id| self.learned.as_ref()?.text(id));
+        let name = outcome.decision.and_then(|decision| decision.name()).and_then(|id| self.learned.as_ref()?.text(id));
         Step::new(Pass {
             node: self.name.clone(),
             is_reply,

@@ -46,7 +46,7 @@ impl Told {
         // Policy applies to the endpoint, not to the Service's address.
         let to = translation.map(|translation| translation.dst).or(flow.map(|flow| flow.dst));
         let of = |address: Option<IpAddr>| address.map(|address| ends.of(address)).unwrap_or_default();
-        let table = decision.and_then(|decision| decision.table);
+        let table = decision.and_then(|decision| decision.table());
         let owner = table.and_then(|table| snapshot.ports().iter().find(|port| port.table() == Some(table)));
         Self {
             event,
@@ -282,8 +282,7 @@ mod tests {
         outcome.flow = Some(Flow { src, dst, protocol, sport, dport, icmp });
         outcome.verdict = verdict;
         outcome.session = verdict.out_port().map(|_| SessionState::New);
-        outcome.decision =
-            origin.map(|origin| Decision { table: None, rule: Some(2), origin: Some(origin), name: None });
+        outcome.decision = origin.map(|origin| Decision { by: None, rule: Some(2), origin: Some(origin) });
         let tcp_flags = (protocol == protocol::TCP).then_some(2);
         let time = 1_764_000_000_123_456_789;
         Event { judgement: Judgement { time, generation: 7, len: 60, tcp_flags, outcome }, count: 3 }
@@ -308,7 +307,7 @@ mod tests {
         let allowed = told(event(Verdict::Forward(PortId(1)), protocol::UDP, None, None), &shared);
         assert_eq!((&allowed["flow"]["verdict"], &allowed["flow"]["is_reply"]), (&"FORWARDED".into(), &false.into()));
         let mut audited = event(Verdict::Forward(PortId(1)), protocol::UDP, None, None);
-        audited.judgement.outcome.audited = Some(Decision { table: None, rule: None, origin: Some(id), name: None });
+        audited.judgement.outcome.audited = Some(Decision { by: None, rule: None, origin: Some(id) });
         let audited = &told(audited, &shared)["flow"];
         assert_eq!(audited["verdict"], "AUDIT");
         let by = audited["bulkhead"]["audited_by"].as_str().unwrap();

@@ -112,7 +112,7 @@ fn sessions_outlive_a_killed_process_with_the_same_and_with_another_number_of_wo
         for client in 0..100 {
             let (port, packet) = if client % 2 == 0 { (A, back(client, ACK)) } else { (UPLINK, there(client, ACK)) };
             let outcome = process.send(port, &packet);
-            assert_eq!((outcome.session, outcome.decision.unwrap().table), (HIT, Some(OPEN)), "client {client}");
+            assert_eq!((outcome.session, outcome.decision.unwrap().table()), (HIT, Some(OPEN)), "client {client}");
         }
         assert_eq!(process.send(B, &stream.request().unwrap()).session, HIT);
         process.now += 80_000 * SECOND;

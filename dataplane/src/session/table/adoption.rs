@@ -9,7 +9,7 @@ use super::super::lists::Lists;
 use super::super::memory::SessionMemoryError;
 use super::super::store::Stored;
 use super::SessionTable;
-use crate::{Decision, PortId};
+use crate::{Decider, Decision, PortId};
 
 impl SessionTable {
     /// Adopts an entry, with the ports of its forward direction. Call it in order of last use. Returns false if the entry has expired or
@@ -26,7 +26,7 @@ impl SessionTable {
             return false;
         }
         self.budget.know_nowhere();
-        let nobody = Decision { table: None, rule: None, origin: None, name: stored.name };
+        let nobody = Decision { by: stored.name.map(Decider::Name), rule: None, origin: None };
         let mut links = Links::new(&nobody);
         links.next = stored.next;
         links.set_audited(stored.is_audited);

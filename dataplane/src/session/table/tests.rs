@@ -35,7 +35,7 @@ fn session(table: &SessionTable, number: u16, tcp: bool) -> NewSession {
     let (protocol, flags) = if tcp { (6, Some(TcpFlags(TcpFlags::SYN))) } else { (17, None) };
     let ports = Ports::Pair(number, 80);
     let (key, from_low) = Key::of(IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]), protocol, ports);
-    let decision = Decision { table: None, rule: None, origin: None, name: None };
+    let decision = Decision { by: None, rule: None, origin: None };
     let (in_port, out_port) = (PortId(1), PortId(2));
     NewSession {
         key,

@@ -301,7 +301,7 @@ fn a_connection_that_a_policy_cut_and_a_later_one_allows_goes_on() {
         bed.snapshot = snapshot_with(generation + 1, B, Some(STRICT));
         let outcome = if server_first { bed.send(B, &back(ACK)) } else { bed.send(A, &there(ACK)) };
         assert_eq!(outcome.session, HIT);
-        assert_eq!(outcome.decision.unwrap().table, Some(STRICT));
+        assert_eq!(outcome.decision.unwrap().table(), Some(STRICT));
         assert_eq!((bed.send(A, &there(ACK)).session, bed.send(B, &back(ACK)).session), (HIT, HIT));
         bed.wait(80_000);
         assert_eq!(bed.send(A, &there(ACK)).session, HIT, "as established as it was");

@@ -53,7 +53,7 @@ fn what_only_an_audited_policy_denies_passes_and_is_counted_once_a_connection() 
     assert_eq!((first.verdict, first.session), (Verdict::Forward(B), Some(SessionState::New)));
     assert_eq!(first.decision.unwrap().origin, Some(OriginId(1)), "what lets it pass is in force");
     let denial = first.audited.expect("it is audited");
-    assert_eq!((denial.table, denial.origin), (Some(STRICT), Some(DENIES)));
+    assert_eq!((denial.table(), denial.origin), (Some(STRICT), Some(DENIES)));
     let reply = bed.send(B, &answer(SYN | ACK));
     assert_eq!((reply.verdict, reply.audited), (Verdict::Forward(UPLINK), None));
     assert_eq!(bed.send(UPLINK, &stranger(ACK)).audited, None);
@@ -108,7 +108,7 @@ fn a_session_keeps_its_mark_and_its_decision() {
     bed.send(UPLINK, &stranger(SYN));
     let again = bed.send(B, &answer(SYN | ACK));
     let decision = again.decision.unwrap();
-    assert_eq!((decision.table, decision.rule, decision.origin), (Some(OPEN), Some(0), Some(OriginId(1))));
+    assert_eq!((decision.table(), decision.rule, decision.origin), (Some(OPEN), Some(0), Some(OriginId(1))));
 }
 
 #[test]

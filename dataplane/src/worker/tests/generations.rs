@@ -17,7 +17,7 @@ fn a_session_that_is_still_allowed_goes_on_and_names_the_new_rule() {
     bed.snapshot = snapshot_with(2, B, Some(OPEN));
     let outcome = bed.send(A, &a_to_b(ACK));
     assert_eq!((outcome.verdict, outcome.session), (Verdict::Forward(B), Some(SessionState::Hit)));
-    assert_eq!(outcome.decision.unwrap().table, Some(OPEN));
+    assert_eq!(outcome.decision.unwrap().table(), Some(OPEN));
     assert_eq!(bed.send(B, &b_to_a(ACK)).decision, outcome.decision);
     assert_eq!(bed.worker.counters().sessions().created, 1);
 }
@@ -29,7 +29,7 @@ fn a_session_that_is_no_longer_allowed_ends_with_its_next_packet_in_either_direc
         bed.snapshot = snapshot_with(2, B, Some(CLOSED));
         let outcome = if reply_first { bed.send(B, &b_to_a(ACK)) } else { bed.send(A, &a_to_b(ACK)) };
         assert_eq!(outcome.verdict, dropped(DropReason::PolicyDenied));
-        assert_eq!(outcome.decision.unwrap().table, Some(CLOSED));
+        assert_eq!(outcome.decision.unwrap().table(), Some(CLOSED));
         assert_eq!((bed.worker.sessions_in_use(), bed.worker.counters().sessions().revoked), (0, 1));
         assert_eq!(bed.verdict(A, &a_to_b(ACK)), dropped(DropReason::PolicyDenied), "it is remembered");
     }

@@ -80,7 +80,7 @@ fn both_entries_share_sessions() {
     assert_eq!(reply.session, Some(SessionState::Hit));
     assert_eq!(
         reply.decision,
-        Some(Decision { table: Some(STRICT), rule: Some(0), origin: Some(OriginId(7)), name: None })
+        Some(Decision { by: Some(Decider::Table(STRICT)), rule: Some(0), origin: Some(OriginId(7)) })
     );
     assert_eq!(judge(&mut bed, A, &frame(&a_to_b(ACK))).session, Some(SessionState::Hit));
 }

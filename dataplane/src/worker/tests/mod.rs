@@ -38,7 +38,7 @@ fn an_allowed_packet_leaves_through_its_destinations_port_and_names_the_rule() {
     assert_eq!(outcome.verdict, Verdict::Forward(B));
     assert_eq!(
         outcome.decision,
-        Some(Decision { table: Some(STRICT), rule: Some(0), origin: Some(OriginId(7)), name: None })
+        Some(Decision { by: Some(Decider::Table(STRICT)), rule: Some(0), origin: Some(OriginId(7)) })
     );
     assert_eq!((outcome.in_port, outcome.session), (A, Some(SessionState::New)));
     assert_eq!(outcome.flow.unwrap().to_string(), "10.0.0.1:40000 > 10.0.0.2:80 protocol 6");
@@ -51,7 +51,7 @@ fn a_denied_packet_names_the_rule_and_starts_no_session() {
     assert_eq!(outcome.verdict, dropped(DropReason::PolicyDenied));
     assert_eq!(
         outcome.decision,
-        Some(Decision { table: Some(STRICT), rule: Some(2), origin: Some(OriginId(8)), name: None })
+        Some(Decision { by: Some(Decider::Table(STRICT)), rule: Some(2), origin: Some(OriginId(8)) })
     );
     assert_eq!((outcome.session, bed.worker.sessions_in_use()), (None, 0));
 }
@@ -62,7 +62,7 @@ fn no_matching_rule_is_a_deny_without_a_rule() {
     bed.snapshot = snapshot_with(2, B, Some(CLOSED));
     let outcome = bed.send(A, &udp("10.0.0.1", "10.0.0.2", 80));
     assert_eq!(outcome.verdict, dropped(DropReason::PolicyDenied));
-    assert_eq!(outcome.decision, Some(Decision { table: Some(CLOSED), rule: None, origin: None, name: None }));
+    assert_eq!(outcome.decision, Some(Decision { by: Some(Decider::Table(CLOSED)), rule: None, origin: None }));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_pod_reaches_itself_whatever_its_table_says_when_the_control_plane_says_so()
     let to_itself = tcp("10.0.0.2", "10.0.0.2", 40_000, 443, SYN);
     let outcome = bed.send(B, &to_itself);
     assert_eq!(outcome.verdict, Verdict::Forward(B));
-    assert_eq!(outcome.decision, Some(Decision { table: None, rule: None, origin: Some(OriginId(9)), name: None }));
+    assert_eq!(outcome.decision, Some(Decision { by: None, rule: None, origin: Some(OriginId(9)) }));
     let reply = tcp("10.0.0.2", "10.0.0.2", 443, 40_000, SYN | ACK);
     assert_eq!(bed.send(B, &reply).session, Some(SessionState::Hit));
 

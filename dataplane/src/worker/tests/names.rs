@@ -112,9 +112,9 @@ fn the_first_packet_after_an_answer_is_allowed_and_names_the_rule_and_the_name()
     let outcome = bed.send(A, &tcp("10.0.0.1", WEB, 2, 443, SYN));
     assert_eq!(outcome.verdict, Verdict::Forward(UPLINK));
     let decision = outcome.decision.unwrap();
-    assert_eq!((decision.table, decision.origin), (Some(NAMED), Some(RULE)));
+    assert_eq!((decision.table(), decision.rule, decision.origin), (None, Some(1), Some(RULE)));
     let mut text = String::new();
-    bed.worker.learned().with_name(decision.name.unwrap(), |name| text.push_str(name));
+    bed.worker.learned().with_name(decision.name().unwrap(), |name| text.push_str(name));
     assert_eq!(text, "www.example.com");
     // A SYN that was denied before the answer is repeated with the same ports.
     assert!(connects(&mut bed, 1, WEB));

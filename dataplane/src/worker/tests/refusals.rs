@@ -111,13 +111,13 @@ fn a_newer_policy_is_asked_about_the_direction_that_was_refused() {
         assert_eq!(bed.verdict(A, &probe.request().unwrap()), DENIED);
         bed.snapshot = snapshot_with(2, B, Some(CLOSED));
         let reply = bed.send(B, &probe.reply().unwrap());
-        assert_eq!((reply.verdict, reply.decision.unwrap().table), (DENIED, Some(CLOSED)), "still refused");
+        assert_eq!((reply.verdict, reply.decision.unwrap().table()), (DENIED, Some(CLOSED)), "still refused");
         assert_eq!(bed.verdict(A, &probe.request().unwrap()), DENIED);
         bed.snapshot = snapshot_with(3, B, Some(OPEN));
         if reply_first {
             let reply = bed.send(B, &probe.reply().unwrap());
             assert_eq!((reply.verdict, reply.session), (Verdict::Forward(A), Some(SessionState::New)));
-            assert_eq!(reply.decision.unwrap().table, Some(OPEN));
+            assert_eq!(reply.decision.unwrap().table(), Some(OPEN));
         }
         assert_eq!(bed.verdict(A, &probe.request().unwrap()), Verdict::Forward(B));
         // The session is A's, so ingress policy of A does not matter.

@@ -25,12 +25,12 @@ fn a_packet_is_judged_where_it_comes_in_and_its_answer_belongs_to_the_session() 
     let mut bed = bed(Some(CLOSED));
     let outcome = bed.send(A, &a_to_b(SYN));
     assert_eq!(outcome.verdict, dropped(DropReason::PolicyDenied));
-    assert_eq!(outcome.decision.unwrap().table, Some(CLOSED));
+    assert_eq!(outcome.decision.unwrap().table(), Some(CLOSED));
     bed.wait(600);
     assert_eq!(bed.verdict(B, &b_to_a(SYN)), Verdict::Forward(A), "what goes to A is judged at B");
     assert_eq!(bed.verdict(A, &a_to_b(SYN | ACK)), Verdict::Forward(B), "A answers");
     let from_outside = udp("192.0.2.1", "10.0.0.1", 53);
-    assert_eq!(bed.send(UPLINK, &from_outside).decision.unwrap().table, Some(OPEN));
+    assert_eq!(bed.send(UPLINK, &from_outside).decision.unwrap().table(), Some(OPEN));
     assert_eq!(bed.verdict(A, &udp("10.0.0.1", "192.0.2.1", 53)), dropped(DropReason::PolicyDenied));
 }
 

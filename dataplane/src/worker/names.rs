@@ -79,12 +79,13 @@ impl Learning {
                 (first, by) = (verdict, Some(id));
             }
         };
+        // A session keeps its name as long as a rule names it, also if the pod has learned others.
+        if let Some(id) = kept {
+            self.learned.with_name(id, |name| consider(id, name));
+        }
         let holder = snapshot.owner(key.src()).and_then(|port| snapshot.names()?.holder(port));
         if let Some(holder) = holder {
             self.learned.names_of(holder, key.dst(), now, &mut consider);
-        }
-        if let Some(id) = kept {
-            self.learned.with_name(id, |name| consider(id, name));
         }
         (first, by)
     }

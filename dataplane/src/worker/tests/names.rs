@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use bulkhead_classifier::{Action, AddressSet, NameSet, PortRange, Rule, Service, ServiceSet, Tables};
 
+mod histories;
+
 use super::*;
 use crate::wire::checksum;
 

@@ -232,7 +232,7 @@ impl<'a> Model<'a> {
 #[test]
 fn random_histories_agree_with_a_list_of_all_holdings() {
     let reached = Reached::default();
-    proptest!(ProptestConfig::with_cases(500), |(steps in steps())| {
+    proptest!(ProptestConfig::with_cases(200), |(steps in steps())| {
         let mut model = Model::new(&reached);
         for step in &steps {
             model.step(step);

@@ -52,7 +52,8 @@ fn programs(node: &Netns, device: &str) -> Vec<String> {
 /// Everything that the vswitch could change in a node's kernel, as text.
 fn snapshot(node: &Netns) -> String {
     let text = node.shell(
-        "show() { echo \"== $*\"; \"$@\" 2>&1; }
+        // Namespaces of other tests come and go meanwhile, of which `ip` complains.
+        "show() { echo \"== $*\"; \"$@\" 2>&1 | grep -v 'Peer netns reference is invalid'; }
         show tc qdisc show
         for device in $(ls /sys/class/net); do
             show tc filter show dev $device ingress
@@ -65,8 +66,7 @@ fn snapshot(node: &Netns) -> String {
             show ip $family route show table all
             show ip $family nexthop
         done
-        # Namespaces of other tests come and go meanwhile, of which `ip` complains.
-        show ip -d -o link | grep -v 'Peer netns reference is invalid'
+        show ip -d -o link
         show ip addr
         # Counters of connections and of routes are none of the settings.
         grep -r . /proc/sys/net 2>/dev/null | grep -v nf_conntrack_count | sort",

@@ -3,6 +3,7 @@
 //! A rule with [`Rule::names`] matches destinations for which the sender has learned a matching name. The classifier does not know who has
 //! learned which names, so lookups without names never match such a rule, and [`Tables::lookup_named`] is given the destination's names.
 //!
+//! [`Rule::names`]: crate::Rule::names
 //! [`Tables::lookup_named`]: crate::Tables::lookup_named
 
 use std::fmt;

@@ -378,7 +378,7 @@ record_shop() {
     captured
 }
 
-# named_server NS ADDRESS: dnsmasq that gives api.example.com this address.
+# named_server NS ADDRESS: starts dnsmasq, which resolves api.example.com to this address.
 named_server() {
     serve "$1" dnsmasq --keep-in-foreground --no-resolv --no-hosts --no-daemon --conf-file=/dev/null --port=53 --local-ttl=60 \
         "--address=/api.example.com/$2" --host-record=edge.example.net,192.0.2.11 \
@@ -399,7 +399,7 @@ record_names() {
     named_server impostor 192.0.2.200
     hello internet 443
     hello internet 80
-    # Stands for the policy of agent, behind the bridge of node-1.
+    # Denies what the policy of agent denies, behind the bridge of node-1.
     lab_deny internet tcp dport 80
     lab_deny internet ip daddr 192.0.2.200
     within internet nft add rule inet bhrec denied ip daddr 192.0.2.10 tcp dport 443 drop

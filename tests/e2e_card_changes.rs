@@ -62,8 +62,8 @@ impl Site {
         self.lab.outside.as_ref().unwrap()
     }
 
-    /// Waits until the world sees the pod with the addresses `node`, and the router outside reaches the pod's node port at these addresses. Panics after
-    /// 15 seconds, with `after`: what has happened before.
+    /// Waits until the world sees the pod with the addresses `node`, and the router outside reaches the pod's node port at these addresses.
+    /// Panics after 15 seconds, with `after`: what has happened before.
     fn works(&self, after: &str, node: [&str; 2]) {
         for at in [0, 1] {
             self.reaches_world(after, at, node[at]);
@@ -71,15 +71,16 @@ impl Site {
         }
     }
 
-    /// Waits until the pod's connection to `WORLD[at]` is answered and arrives there from the address `seen`. Panics after 15 seconds, with `after`.
+    /// Waits until the pod's connection to `WORLD[at]` is answered and arrives there from the address `seen`. Panics after 15 seconds, with
+    /// `after`.
     fn reaches_world(&self, after: &str, at: usize, seen: &str) {
         let (wanted, pod) = (Some(("world".to_owned(), parsed(seen))), &self.lab.get("web").netns);
         let told = || format!("{after}: {} sees the pod as {seen}", WORLD[at]);
         eventually_within(15, &told(), || ask(pod, WORLD[at], 8080) == wanted);
     }
 
-    /// Connects from the router outside to the pod's echo server, at its node port on the node's IPv4 address. Panics if that takes longer than
-    /// [`PATIENCE`].
+    /// Connects from the router outside to the pod's echo server, at its node port on the node's IPv4 address. Panics if that takes longer
+    /// than [`PATIENCE`].
     fn open(&self) -> TcpStream {
         let path = Path::new("/run/netns").join(self.outside().name());
         let address = SocketAddr::new(parsed(NODE[0]), ECHO_PORT);
@@ -88,8 +89,8 @@ impl Site {
         stream
     }
 
-    /// Waits until the pod's server answers a client in the namespace `client` at the node port of the address `node`. Panics after 15 seconds, with
-    /// `after`.
+    /// Waits until the pod's server answers a client in the namespace `client` at the node port of the address `node`. Panics after 15
+    /// seconds, with `after`.
     fn serves(&self, after: &str, client: &Netns, node: &str) {
         let told = format!("{after}: the node port answers at {node}");
         eventually_within(15, &told, || ask(client, node, NODE_PORT).is_some_and(|(name, _)| name == "web"));
@@ -116,7 +117,8 @@ impl Site {
     }
 }
 
-/// Returns, as YAML, two Services of type NodePort whose endpoint is the pod `web`: its server at [`NODE_PORT`] and its echo server at [`ECHO_PORT`].
+/// Returns, as YAML, two Services of type NodePort whose endpoint is the pod `web`: its server at [`NODE_PORT`] and its echo server at
+/// [`ECHO_PORT`].
 fn state(lab: &Lab) -> String {
     let one = |name: &str, vips, to: u16, number: u16| {
         let port = format!("{{port: 80, targetPort: {to}, nodePort: {number}}}");
@@ -133,16 +135,16 @@ fn give(netns: &Netns, device: &str, [v4, v6]: [&str; 2]) {
     netns.ip(&format!("addr add {v6}/64 dev {device} nodad"));
 }
 
-/// Adds a second card to the node: the veth `more`, whose peer is `eth2` of the router. Gives both ends their addresses, [`NODE_2`] and [`ROUTER_2`], and
-/// changes no default route.
+/// Adds a second card to the node: the veth `more`, whose peer is `eth2` of the router. Gives both ends their addresses, [`NODE_2`] and
+/// [`ROUTER_2`], and changes no default route.
 fn add_card(node: &Netns, router: &Netns) {
     veth(router, "eth2", node, "more", 1500);
     give(router, "eth2", ROUTER_2);
     give(node, "more", NODE_2);
 }
 
-/// Sets the default routes of IPv4 and IPv6 over this device to these routers. `more` are further words of the routes, such as `table 101`; empty for the
-/// main table.
+/// Sets the default routes of IPv4 and IPv6 over this device to these routers. `more` are further words of the routes, such as `table 101`;
+/// empty for the main table.
 fn lead(netns: &Netns, device: &str, routers: [&str; 2], more: &str) {
     for (family, router) in ["-4", "-6"].into_iter().zip(routers) {
         netns.ip(&format!("{family} route replace default via {router} dev {device} {more}"));
@@ -153,7 +155,8 @@ fn parsed(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Whether the kernel can create an interface with these words of `ip link add`, such as `type bond`. If not, prints that the test skips it.
+/// Whether the kernel can create an interface with these words of `ip link add`, such as `type bond`. If not, prints that the test skips
+/// it.
 fn has_kind(netns: &Netns, words: &str) -> bool {
     let made = netns.output(&format!("ip link add name probe {words}")).status.success();
     if made {
@@ -372,7 +375,8 @@ fn a_node_ports_answers_leave_by_the_second_card_if_a_routing_rule_says_so() {
     site.lab.stop();
 }
 
-/// Gives the router outside a client's addresses on `lo`, 198.51.100.8 and 2001:db8:7::8, from which it connects to the node's addresses [`NODE`].
+/// Gives the router outside a client's addresses on `lo`, 198.51.100.8 and 2001:db8:7::8, from which it connects to the node's addresses
+/// [`NODE`].
 fn outside_has_clients(outside: &Netns) {
     // A route's source must not wait for duplicate address detection.
     for ((client, length, now), to) in [("198.51.100.8", 32, ""), ("2001:db8:7::8", 128, "nodad")].into_iter().zip(NODE)

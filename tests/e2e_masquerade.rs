@@ -59,8 +59,8 @@ fn serve(lab: &Lab) -> Running {
     serve_name(lab.outside.as_ref().unwrap(), "world", 8080)
 }
 
-/// Connects from this namespace to TCP port 8080 of the machine outside. Returns the client address that its server saw, `None` if it does not answer
-/// within 2 seconds.
+/// Connects from this namespace to TCP port 8080 of the machine outside. Returns the client address that its server saw, `None` if it does
+/// not answer within 2 seconds.
 fn ask(netns: &Netns, address: &str) -> Option<IpAddr> {
     e2e_services::ask(netns, address, 8080).map(|(_, client)| client)
 }

@@ -1,4 +1,4 @@
-//! Rules that name domains, with real resolvers and servers: the first connection after an answer, and what is not opened.
+//! Rules that name domains, with real resolvers and servers: which connections a DNS answer allows, and which stay denied.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -15,14 +15,14 @@ use crate::require;
 const DNS: &str = "10.96.0.10";
 const DNS6: &str = "fd96::10";
 
-/// The first of the world's addresses, which all belong to the machine outside.
+/// The addresses of `www.example.com`, which belong to the machine outside.
 const WEB: &str = "203.0.113.1";
 const WEB6: &str = "2001:db8:1::1";
 
 /// The number of names below `many.example.org`, each with an address of its own.
 const MANY: u32 = 200;
 
-/// The policy of the client: DNS, port 80 of these names, and nothing else.
+/// Returns the client's policy as YAML: the client may reach DNS and TCP port 80 of names that match `patterns`, and nothing else.
 fn names(patterns: &str) -> String {
     format!(
         "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: names}}\n\
@@ -76,7 +76,7 @@ impl World {
         Self { lab, _programs }
     }
 
-    /// The DNS Service of the cluster, and the client's policy.
+    /// Returns, as YAML, the cluster's DNS Service and the client's policy with these patterns.
     fn objects(&self, patterns: &str) -> String {
         let endpoint = || Endpoint::of(self.lab.get("dns"), 53);
         let of = |port: &str| service("kube-dns", [DNS, DNS6], "", port, &[endpoint()]);
@@ -106,7 +106,7 @@ impl World {
         self.connect(address).is_some_and(|mut stream| echoes(&mut stream))
     }
 
-    /// Resolves a name with dig. Returns the answer's lines.
+    /// Runs `dig +short` with these arguments in the client. Returns the lines of its output.
     fn dig(&self, words: &str) -> Vec<String> {
         let said = self.client().netns.exec(&format!("dig +short +time=2 +tries=2 {words}"));
         said.lines().map(str::to_owned).collect()

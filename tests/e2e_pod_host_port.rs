@@ -22,7 +22,8 @@ fn web(lab: &Lab, phase: &str, ports: &str) -> String {
     )
 }
 
-/// Connects from this namespace to a pod's host port. Returns the client address that the server saw, `None` if it does not answer within 2 seconds.
+/// Connects from this namespace to a pod's host port. Returns the client address that the server saw, `None` if it does not answer within 2
+/// seconds.
 fn ask(netns: &Netns, address: &str, port: u16) -> Option<IpAddr> {
     e2e_services::ask(netns, address, port).map(|(_, client)| client)
 }

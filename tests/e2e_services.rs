@@ -88,8 +88,8 @@ pub(crate) fn serve_name(netns: &Netns, name: &str, port: u16) -> Running {
     server
 }
 
-/// Connects from this namespace to a server of [`serve_name`]. Returns the server's name and the client address that it saw. `None` if the server does not
-/// answer within 2 seconds.
+/// Connects from this namespace to a server of [`serve_name`]. Returns the server's name and the client address that it saw. `None` if the
+/// server does not answer within 2 seconds.
 pub(crate) fn ask(netns: &Netns, address: &str, port: u16) -> Option<(String, IpAddr)> {
     let target =
         if address.contains(':') { format!("TCP6:[{address}]:{port}") } else { format!("TCP4:{address}:{port}") };

@@ -88,7 +88,8 @@ impl Default for Judge {
 }
 
 impl Judge {
-    /// Returns a worker without sessions that judges by what pods have learned, at this time in nanoseconds since 1970.
+    /// Returns a worker without sessions, for rules that name domains: `learned` has the pods' addresses by name. `now` is the time of the
+    /// packets in nanoseconds since 1970.
     pub fn with_names(learned: &Arc<Learned>, now: u64) -> Self {
         let mut judge = Self { now, ..Self::default() };
         judge.worker.share_names(Arc::clone(learned));

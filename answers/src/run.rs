@@ -111,7 +111,8 @@ pub fn compiled_tables(tables: &NodeTables, audit: Option<&AuditTables>) -> Vec<
     tables.tables.iter().chain(audited).map(|table| table.tables.clone()).collect()
 }
 
-/// Sets a port's tables of all policies, by their indices in [`compiled_tables`]. Leaves them unset if they cannot differ from those in force.
+/// Sets a port's `audit` and `named_audit`: the tables of all policies, including audited ones, by their indices in [`compiled_tables`].
+/// Changes nothing if they cannot differ from the enforced tables.
 ///
 /// # Errors
 /// If a table index exceeds 32 bits.
@@ -147,7 +148,7 @@ pub fn node_snapshot(
     let names_of = |snapshot: &Snapshot| {
         let settings = NameSettings::default();
         let servers = dns_servers(pipeline, adapter.as_ref().map(Adapter::resolver), node, &settings);
-        // A replay has the same pods from begin to end.
+        // A replay has the same pods from begin to end, so their positions identify them.
         let holder = |at: usize, _: &PortConfig| Holder(u32::try_from(at).unwrap_or(u32::MAX));
         names(servers, &settings, snapshot.ports(), holder)
     };

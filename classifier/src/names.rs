@@ -1,10 +1,12 @@
 //! Domain names as destinations: patterns and sets of them.
 //!
 //! A rule with [`Rule::names`] matches destinations for which the sender has learned a matching name. The classifier does not know who has
-//! learned which names, so lookups without names never match such a rule, and [`Tables::lookup_named`] is given the destination's names.
+//! learned which names: the caller passes each of the destination's names to [`Tables::lookup_name`]. [`Tables::lookup`] never matches such
+//! a rule.
 //!
 //! [`Rule::names`]: crate::Rule::names
-//! [`Tables::lookup_named`]: crate::Tables::lookup_named
+//! [`Tables::lookup`]: crate::Tables::lookup
+//! [`Tables::lookup_name`]: crate::Tables::lookup_name
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,10 +23,11 @@ const MAX_LABEL: usize = 63;
 pub struct NamePattern {
     /// The name in lower case without the star and without a final dot.
     name: Box<str>,
+    /// Whether the pattern has the star. It then matches the names below `name`, and not `name` itself.
     is_below: bool,
 }
 
-/// A text that is no pattern of domain names.
+/// The error for a text that is not a pattern of domain names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a name has at least two labels of letters, digits, `-` and `_`; `*.` may precede it")]
 pub struct InvalidName;
@@ -32,7 +35,7 @@ pub struct InvalidName;
 impl FromStr for NamePattern {
     type Err = InvalidName;
 
-    /// Reads a pattern. Case and a final dot do not matter.
+    /// Parses a pattern. Ignores case and a final dot.
     fn from_str(text: &str) -> Result<Self, InvalidName> {
         let (name, is_below) = text.strip_prefix("*.").map_or((text, false), |name| (name, true));
         let name = name.strip_suffix('.').unwrap_or(name);
@@ -70,7 +73,7 @@ impl fmt::Display for NamePattern {
     }
 }
 
-/// A set of patterns, sorted and without duplicates. Clones share it.
+/// A set of patterns, sorted and without duplicates. Clones share the patterns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NameSet(Arc<[NamePattern]>);
 

@@ -6,7 +6,8 @@ use crate::{Action, Addresses, Key, NameSet, PortRange, Services};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OriginId(pub u32);
 
-/// An entry of an ordered list. It matches a key if addresses, ports and services match, and names if it has any.
+/// An entry of an ordered list. A rule matches a key if its addresses, source ports and services contain those of the key. A rule with
+/// names also needs a destination with a matching name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Source addresses.
@@ -17,8 +18,8 @@ pub struct Rule {
     pub src_ports: PortRange,
     /// Protocols and destination ports.
     pub services: Services,
-    /// Names of the destination. The rule matches only lookups that are given one of them ([`Tables::lookup_named`](crate::Tables::lookup_named)).
-    /// `None` if the destination's names do not matter.
+    /// Patterns of the destination's domain names. The rule matches only in [`Tables::lookup_name`](crate::Tables::lookup_name), if a
+    /// pattern matches the given name. `None` if the rule matches whatever the destination's names.
     pub names: Option<NameSet>,
     /// Whether a matching packet is allowed or denied.
     pub action: Action,
@@ -40,12 +41,12 @@ impl Rule {
         }
     }
 
-    /// Whether the rule matches the key of a destination without known names.
+    /// Whether the rule matches the key of a destination without known names. False for a rule with [`names`](Self::names).
     pub fn matches(&self, key: &Key) -> bool {
         self.names.is_none() && self.matches_named(key)
     }
 
-    /// Whether the rule matches the key of a destination that has one of its names.
+    /// Whether the rule matches the key, if one of the rule's patterns matches a name of the destination.
     pub(crate) fn matches_named(&self, key: &Key) -> bool {
         self.src_ports.contains(key.src_port())
             && self.services.contains(key.protocol(), key.dst_port())

@@ -20,7 +20,7 @@ pub struct Tables {
     /// The compiled list. `None` if each lookup scans the list.
     compiled: Option<Compiled>,
     delta: Option<Arc<Delta>>,
-    /// The rules that name domains, which are not compiled. `None` if there are none.
+    /// The index of the rules that name domains, which the compiled list omits. `None` if no rule names domains.
     names: Option<Arc<NameIndex>>,
     level: Level,
 }
@@ -127,18 +127,16 @@ impl Tables {
         Self { rules, identities: None, compiled: None, delta: None, names, level }
     }
 
-    /// Returns the verdict about a destination that has these names, each in lower case without a final dot: the first rule that matches,
-    /// where a rule with [`Rule::names`] matches if it names one of them.
+    /// Returns the verdict of the first rule that has a pattern for this name of the destination and otherwise matches the key.
+    /// [`Verdict::NO_MATCH`] if no rule does. `name` is in lower case without a final dot.
     ///
-    /// The cost is that of [`Tables::lookup`], and for each name a search of its parents and of the rules that name them.
-    pub fn lookup_named<'n>(&self, key: &Key, names: impl IntoIterator<Item = &'n str>) -> Verdict {
-        let without = self.lookup(key);
-        let Some(index) = self.names.as_deref() else { return without };
-        let of = |name| index.lookup(name, key, &self.rules);
-        names.into_iter().map(of).chain([without]).min_by_key(|verdict| verdict.code()).unwrap_or(without)
+    /// The verdict about a packet is the first ([`Verdict::precedes`]) of those for each of its destination's names and of
+    /// [`Tables::lookup`].
+    pub fn lookup_name(&self, key: &Key, name: &str) -> Verdict {
+        self.names.as_deref().map_or(Verdict::NO_MATCH, |index| index.lookup(name, key, &self.rules))
     }
 
-    /// Whether any rule names this name, in lower case without a final dot.
+    /// Whether a pattern of any rule matches a name in lower case without a final dot.
     pub fn names(&self, name: &str) -> bool {
         self.names.as_deref().is_some_and(|index| index.has(name))
     }
@@ -172,7 +170,7 @@ impl Tables {
             + Cost { entries: named, ..Cost::default() }
     }
 
-    /// Returns the heap bytes of the compiled form, without the rules.
+    /// Returns the heap bytes of the compiled form and of the index of names, without the rules.
     pub fn bytes(&self) -> usize {
         let identities = self.identities.as_ref().map_or(0, |identities| identities.bytes());
         let names = self.names.as_deref().map_or(0, NameIndex::bytes);
@@ -232,7 +230,7 @@ impl Tables {
     }
 }
 
-/// Returns the list with rules that match nothing in the places of those that name domains, so that positions stay.
+/// Returns the list with each rule that names domains replaced by one that matches nothing, so that all rules keep their positions.
 fn without_named(rules: &[Rule]) -> Vec<Rule> {
     let nothing = Services::from(ServiceSet::default());
     let without = |rule: &Rule| match rule.names {

@@ -44,7 +44,7 @@ impl Verdict {
         Self(code)
     }
 
-    /// Whether this verdict's rule is before the other's in their list.
+    /// Whether this verdict's rule is before the other verdict's rule in their list. A verdict without a rule comes after all others.
     pub const fn precedes(self, other: Self) -> bool {
         self.0 >> 1 < other.0 >> 1
     }

@@ -53,7 +53,8 @@ pub enum Peers {
     OwnNode,
     /// The members of any of these sets. Each set occurs once.
     Sets(Arc<[SetId]>),
-    /// The addresses that the pod has learned for any of these names when a packet is judged. Only egress rules that accept have such peers.
+    /// The addresses that the pod has learned, when a packet is judged, from DNS answers for names that these patterns match. Only egress
+    /// rules that accept have such peers.
     Names(NameSet),
 }
 
@@ -86,10 +87,10 @@ pub struct TieredList {
 pub struct EndpointRules {
     /// The rules for ingress. `None` if no policy concerns it: all ingress is allowed.
     pub ingress: Option<Arc<TieredList>>,
-    /// The rules for egress. `None` if no policy concerns it: all egress is allowed.
+    /// The rules for egress. `None` if no policy concerns it, so that all egress is allowed, or if the rules are in `apart`.
     pub egress: Option<Arc<TieredList>>,
-    /// The rules for egress of a pod whose egress is judged by a table of its own, because some rules name domains ([`crate::pipeline`]). Then
-    /// `egress` is `None`. `None` for all other pods.
+    /// The rules for egress, if some of them name domains and the endpoint is for a renderer of tables: the pipeline compiles these rules
+    /// to a table of their own. `None` in all other cases.
     pub apart: Option<Arc<TieredList>>,
 }
 
@@ -101,12 +102,12 @@ impl TieredList {
 }
 
 impl EndpointRules {
-    /// Returns the rules for egress, also if they are judged apart. `None` if no policy concerns it.
+    /// Returns the rules for egress, from `egress` or `apart`. `None` if no policy concerns egress.
     pub fn whole_egress(&self) -> Option<&Arc<TieredList>> {
         self.egress.as_ref().or(self.apart.as_ref())
     }
 
-    /// Returns the lists, ingress first, also if egress is judged apart.
+    /// Returns the rules for ingress, then those for egress, from `egress` or `apart`. Omits a direction that no policy concerns.
     pub fn lists(&self) -> impl Iterator<Item = &Arc<TieredList>> {
         self.ingress.iter().chain(self.whole_egress())
     }
@@ -189,7 +190,7 @@ impl SetMirror {
         self.0.iter().map(|(&set, members)| (set, members))
     }
 
-    /// Whether the address is one of the peers. `node` lists the addresses of the pod's own node. Names have no addresses here.
+    /// Whether the address is one of the peers. `node` lists the addresses of the pod's own node. False for peers by domain name.
     pub fn names(&self, peers: &Peers, node: &[IpAddr], address: IpAddr) -> bool {
         match peers {
             Peers::Any => true,

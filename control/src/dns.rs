@@ -1,4 +1,4 @@
-//! The cluster's DNS servers, whose answers rules about domain names believe.
+//! Finds the cluster's DNS servers. Pods learn the addresses of domain names only from answers of trusted servers such as these.
 //!
 //! Source: Kubernetes, "DNS for Services and Pods": the Service `kube-dns` in `kube-system`, whose pods have the label `k8s-app: kube-dns`.
 
@@ -12,7 +12,8 @@ const NAMESPACE: &str = "kube-system";
 const SERVICE: &str = "kube-dns";
 const LABEL: &str = "k8s-app";
 
-/// Returns the addresses of the cluster's DNS pods. A namespace of another name does not count: any user may set labels.
+/// Returns the addresses of the cluster's DNS pods: those in `kube-system` with the label, which have not finished. Pods of other
+/// namespaces do not count, because any user may set labels.
 pub fn pods(cache: &Cache) -> BTreeSet<IpAddr> {
     let is_server = |name: &str, label: Option<&str>| name == NAMESPACE && label == Some(SERVICE);
     let pods = cache.pods().map(|(_, pod)| pod);
@@ -23,8 +24,8 @@ pub fn pods(cache: &Cache) -> BTreeSet<IpAddr> {
     servers.flat_map(|pod| pod.addresses.iter().copied()).collect()
 }
 
-/// Returns the virtual addresses and the backends of the cluster's DNS Service. Another proxy may translate the virtual addresses, so that the
-/// vswitch sees them as the server.
+/// Returns the virtual addresses of the cluster's DNS Service and the addresses of its backends. Empty without the Service. The virtual
+/// addresses count for packets that the vswitch does not translate.
 pub fn of_service(resolver: &Resolver) -> BTreeSet<IpAddr> {
     let is_dns = |owner: &Owner| match owner {
         Owner::Service(service) => &*service.namespace == NAMESPACE && &*service.name == SERVICE,

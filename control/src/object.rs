@@ -283,6 +283,13 @@ pub struct PolicyRule {
     pub ports: Option<Vec<PolicyPort>>,
 }
 
+impl PolicyRule {
+    /// Whether any peer is a list of domain names.
+    pub fn has_names(&self) -> bool {
+        self.peers.iter().flatten().any(|peer| matches!(peer, Peer::Names(_)))
+    }
+}
+
 /// One element of a `from` or `to` list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Peer {
@@ -292,8 +299,8 @@ pub enum Peer {
     Block(IpBlock),
     /// Nodes, selected by label. Only cluster policies have such peers.
     Nodes(Selector),
-    /// The addresses that a pod has learned for these domain names, each as the policy writes it. Only egress rules of cluster policies have such
-    /// peers, and they accept.
+    /// The addresses that a pod has learned from DNS answers for names that these patterns match. Each pattern is as the policy writes it.
+    /// Only rules of cluster policies that accept egress have such peers.
     Names(Arc<[Arc<str>]>),
 }
 

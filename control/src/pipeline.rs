@@ -51,7 +51,7 @@ pub struct Pipeline {
     renderers: Vec<Box<dyn Renderer>>,
     enforcing: Enforcing,
     choice: Choice,
-    /// The egress of pods whose rules name domains. Unused if the pipeline makes no tables.
+    /// The tables of all nodes, including those for egress of pods whose rules name domains. Empty if the pipeline makes no tables.
     apart: Apart,
     /// The renderer of the audit tables. `None` while no policy is audited.
     shadow: Option<Shadow>,

@@ -420,8 +420,8 @@ const FLOWS_AT_SOURCE: u64 = 45_000;
 fn tables_at_the_source_say_what_the_objects_say_and_name_the_reason() {
     let (checked, reached) = check_many(FLOWS_AT_SOURCE, Some(Layout::NodesAtSource));
     assert!(checked >= FLOWS_AT_SOURCE);
-    // This run meets the common situations too, with a twenty-fifth of the flows. Exceptions: these nodes have no pods without a node, and the
-    // few histories rarely draw v1beta1. Tables at the source judge no hairpins.
+    // This run meets the common situations too, with a twenty-fifth of the flows. Exceptions: these nodes have no pods without a node, and
+    // the few histories rarely draw v1beta1. Tables at the source judge no hairpins.
     let rare = ["pod on no node", "allowed by v1beta1", "an isolated pod reaches itself"];
     let is_rare = |what: &str| rare.contains(&what);
     let often = MUST_REACH.iter().filter(|(what, least)| *least >= 1_000 && !is_rare(what));

@@ -108,7 +108,7 @@ impl Verdict {
 /// The policy decision about a packet. A session stores the decision that created it and reports that decision for its later packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Decision {
-    /// What decided. `None` for a hairpin packet, which no table decides.
+    /// The table or the name that decided. `None` for a hairpin packet, about which no table decides.
     pub by: Option<Decider>,
     /// Position of the matching rule in the table. `None` if no rule matched.
     pub rule: Option<u32>,
@@ -116,18 +116,18 @@ pub struct Decision {
     pub origin: Option<OriginId>,
 }
 
-/// What has decided about a packet.
+/// The table, or the destination's name, by which policy decided about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decider {
     /// A table.
     Table(TableId),
-    /// A rule that names domains, by this name of the destination. It is in the table of the initiator's port
+    /// The name of the destination by which a rule matched. The rule is in the table of the initiator's port whose rules name domains
     /// ([`PortConfig::named_table`](crate::PortConfig::named_table)).
     Name(NameId),
 }
 
 impl Decision {
-    /// Returns the table that decided. `None` for a hairpin packet, and for a rule that matched by name.
+    /// Returns the table that decided. `None` for a hairpin packet, and if a rule matched by name.
     pub const fn table(&self) -> Option<TableId> {
         match self.by {
             Some(Decider::Table(table)) => Some(table),
@@ -135,7 +135,7 @@ impl Decision {
         }
     }
 
-    /// Returns the destination's name by which the rule matched. `None` if the rule names no domains.
+    /// Returns the destination's name by which the rule matched. `None` if the rule names no domains, or if no rule matched.
     pub const fn name(&self) -> Option<NameId> {
         match self.by {
             Some(Decider::Name(name)) => Some(name),

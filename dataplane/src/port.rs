@@ -68,10 +68,11 @@ pub struct PortConfig {
     /// The table that judges connections from the port's own address to itself through a Service. `None` allows them like all others to
     /// itself.
     pub hairpin_table: Option<TableId>,
-    /// The table that judges packets entering the vswitch on this port before the table above, because some of the pod's rules name domains. `None`
-    /// for all other ports.
+    /// The table that judges, with the names of destinations, the connections that the port's pod initiates. Both this table and the
+    /// `egress` or `ingress` table in force must allow them. `None` if none of the pod's rules names domains.
     pub named_table: Option<TableId>,
-    /// Like `named_table`, if all policies were enforced. `None` unless the port has a table for `audit` and such rules.
+    /// The `named_table` that the port would have if all policies were enforced. `None` if no audited policy would change a verdict here,
+    /// or if none of these rules names domains.
     pub named_audit: Option<TableId>,
     /// The link of a live port. `None` if packets are only judged and not forwarded, or if the port has no interface.
     pub link: Option<Link>,

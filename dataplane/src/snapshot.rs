@@ -14,6 +14,7 @@ use ahash::RandomState;
 use bulkhead_classifier::{OriginId, Tables, Verdict};
 
 use crate::address_map::AddressMap;
+use crate::flow::{Flow, Translation};
 use crate::masquerade::Masquerade;
 use crate::names::Names;
 use crate::outcome::{Decider, Decision};
@@ -46,7 +47,7 @@ pub struct Snapshot {
     masquerade: Option<Arc<Masquerade>>,
     /// The UDP port of the tunnel between nodes, to which pods may not send. `None` without a tunnel.
     tunnel_port: Option<u16>,
-    /// The ports with rules that name domains. `None` if there are none.
+    /// The ports with rules that name domains, and the DNS servers from which they learn. `None` if no rule names domains.
     names: Option<Arc<Names>>,
 }
 
@@ -215,16 +216,22 @@ impl Snapshot {
         self.tunnel_port
     }
 
-    /// Sets from whose DNS answers the ports with rules that name domains learn.
+    /// Sets the ports with rules that name domains, and the DNS servers from which they learn. `None` if no rule names domains.
     #[must_use]
     pub fn with_names(mut self, names: Option<Arc<Names>>) -> Self {
         self.names = names;
         self
     }
 
-    /// Returns from whose DNS answers ports learn. `None` if no rule names domains.
+    /// Returns the ports with rules that name domains, and the DNS servers from which they learn. `None` if no rule names domains.
     pub fn names(&self) -> Option<&Names> {
         self.names.as_deref()
+    }
+
+    /// Whether a forwarded packet belongs to a DNS conversation of a pod with rules that name domains, so that workers must see all packets
+    /// of its flow. `ports` are the receiving and the output port. `translation` is `None` if the packet is not translated.
+    pub(crate) fn is_dns(&self, ports: (PortId, PortId), flow: &Flow, translation: Option<&Translation>) -> bool {
+        self.names.as_deref().is_some_and(|names| names.part(ports, flow, translation).is_some())
     }
 
     /// Whether denials by rules of this origin are reported to the sender.

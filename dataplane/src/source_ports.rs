@@ -26,11 +26,11 @@ pub(crate) struct Tried {
     pub(crate) own: u16,
 }
 
-/// Number of ports that are tried in a range before the next range, and in the last of several ranges before its reserve. With 95 of 100 ports in use, a
-/// search of this length finds a free one seven times in ten.
+/// Number of ports that are tried in a range before the next range, and in the last of several ranges before its reserve. With 95 of 100
+/// ports in use, a search of this length finds a free one seven times in ten.
 const FEW: u16 = 24;
-/// Number of ports that are tried in the whole last or only range. With 94 of 100 ports in use, such as 26,500 of the default's last range, a search of
-/// this length finds none once in ten million times.
+/// Number of ports that are tried in the whole last or only range. With 94 of 100 ports in use, such as 26,500 of the default's last range,
+/// a search of this length finds none once in ten million times.
 const MANY: u16 = 256;
 
 impl SourcePorts {
@@ -48,8 +48,8 @@ impl SourcePorts {
         &self.ranges
     }
 
-    /// Leaves out these ports, at which the node itself receives. A connection whose search arrives at one gets the range's first port instead, or the
-    /// first one behind the last range's reserve, so these should not be left out.
+    /// Leaves out these ports, at which the node itself receives. A search that arrives at one of them tries the first port of the range
+    /// instead, or the first one behind the last range's reserve. So those first ports should not be left out.
     #[must_use]
     pub fn without(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
         self.without.extend(ports);
@@ -61,14 +61,15 @@ impl SourcePorts {
         self.few() + MANY
     }
 
-    /// Returns the number of ports that are tried before the reserve of the last range: [`FEW`] per range. 0 for a single range, which has no reserve.
+    /// Returns the number of ports that are tried before the reserve of the last range: [`FEW`] per range. 0 for a single range, which has
+    /// no reserve.
     fn few(&self) -> u16 {
         let ranges = u16::try_from(self.ranges.len()).unwrap_or_default();
         if ranges == 1 { 0 } else { ranges * FEW }
     }
 
-    /// Whether a pod may try another port after those in `tried`. False if the last range is next and the pod uses at least three quarters of the tried
-    /// ports, or if that range's reserve is next and the pod uses at least a quarter. Always true for a single range.
+    /// Whether a pod may try another port after those in `tried`. False if the last range is next and the pod uses at least three quarters
+    /// of the tried ports, or if that range's reserve is next and the pod uses at least a quarter. Always true for a single range.
     pub(crate) fn leaves(&self, tried: Tried) -> bool {
         let quarters = match (self.few(), tried.ports) {
             (0, _) => return true,

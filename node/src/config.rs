@@ -90,7 +90,7 @@ pub(crate) struct Config {
     pub services: Option<Settings>,
     /// Masquerading of pods' connections to other networks. `None` if they keep their addresses.
     pub masquerade: Option<MasqueradeConfig>,
-    /// How pods' DNS answers are read for rules that name domains.
+    /// The trusted DNS servers and the grace time of rules that name domains.
     pub names: NameSettings,
     /// Whether packets that policy denies are dropped or refused. A namespace's annotation overrides it.
     pub denied: Denied,

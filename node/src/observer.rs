@@ -100,7 +100,7 @@ pub(super) struct Observation {
     pub(super) audited: Option<Arc<BTreeSet<AuditedPolicy>>>,
     /// Number of connections that each audited policy would have denied.
     pub(super) audit: AuditTotals,
-    /// The numbers of learned names. `None` if no rule names domains.
+    /// Numbers of learned names and addresses. `None` if no rule names domains.
     pub(super) names: Option<LearnedCounts>,
     pub(super) uptime: Duration,
 }

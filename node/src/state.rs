@@ -2,6 +2,7 @@
 //! force.
 
 mod counts;
+mod enforcing;
 mod files;
 mod judging;
 mod masquerade;
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 use bulkhead_classifier::OriginId;
 use bulkhead_control::attachments::Attachment;
 use bulkhead_control::inventory::Inventory;
-use bulkhead_control::object::{Denied, Enforcement, Node, PodName};
+use bulkhead_control::object::{Enforcement, Node, PodName};
 use bulkhead_control::pipeline::{AuditTables, AuditedPolicy, Pipeline};
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_control::service::Settings;
@@ -33,16 +34,14 @@ use ipnet::IpNet;
 use tokio::sync::watch;
 
 use super::api::Api;
-use super::composer::Policy;
 use super::config::{StateConfig, WhenMissing};
 use super::journal::{ChangeLog, Journal};
 use super::log;
 use super::origins::SharedOrigins;
-use super::remote_nodes::{self, RemoteNode};
+use super::remote_nodes::RemoteNode;
 use super::watch::Watch;
 use bulkhead_answers::run::NameSettings;
 use bulkhead_answers::services::{Adapter, NodeHealth};
-use bulkhead_answers::{contests, run};
 pub(super) use counts::{StateCounters, StateCounts};
 pub(super) use judging::{Judged, Judging};
 use masquerade::Masquerading;
@@ -78,8 +77,9 @@ pub(super) struct LiveState {
     nodes: watch::Sender<Arc<Nodes>>,
     /// How pods' connections to outside the cluster are masqueraded. `None` if they are not.
     masquerading: Option<Masquerading>,
+    /// The configured DNS servers and grace time of rules that name domains.
     name_settings: NameSettings,
-    /// See [`Policy::names`].
+    /// Whose DNS answers the node's pods learn from. `None` if no rule of these pods names domains.
     names: Option<Arc<NameServers>>,
     /// Services and nodes of the stored copy, until the API server sends them.
     kept_services: Inventory,
@@ -90,13 +90,14 @@ pub(super) struct LiveState {
     tables: Arc<NodeTables>,
     /// The nftables ruleset's revision that the kernel must enforce, and whether a newer, invalid state is withheld from the kernel.
     kernel: KernelState,
-    /// See [`Policy::audit`] and [`Policy::audited`].
+    /// The tables of all policies, audited ones included. `None` if no policy is audited.
     audit: Option<Arc<AuditTables>>,
+    /// The audited policies.
     audited: Arc<BTreeSet<AuditedPolicy>>,
     remote_nodes: Arc<[RemoteNode]>,
     /// The node's own pod CIDRs.
     pod_networks: Arc<[IpNet]>,
-    /// See [`Policy::node_addresses`].
+    /// The node's primary address of each address family. Addresses that no interface has are absent.
     primary: Arc<[IpAddr]>,
     refusing: [Arc<[OriginId]>; 2],
     /// The tables in force without a state: only the node's own addresses, so that it can reach the API server.
@@ -232,96 +233,6 @@ impl LiveState {
         self.settle(loaded)
     }
 
-    /// Takes over the compiled tables and logs new warnings. Returns whether anything in force changed.
-    fn enforce(
-        &mut self,
-        mut warnings: BTreeSet<String>,
-        unenforced: BTreeSet<String>,
-        faulty: usize,
-        unenforced_kinds: usize,
-    ) -> anyhow::Result<bool> {
-        let contests = self.pipeline.contests();
-        warnings.extend(contests.iter().map(contests::told));
-        warnings.extend(run::left_open(&self.pipeline));
-        if self.kernel_revision().is_some() {
-            warnings.extend(run::unlearned(&self.pipeline, "the node's kernel"));
-        }
-        warnings.extend(run::refusals(&self.pipeline));
-        warnings.extend(run::unaudited(&self.pipeline));
-        self.tell(&warnings, log::warn);
-        self.told = warnings.into_iter().chain(unenforced).collect();
-        let is_other = self.take_tables(contests.len())?;
-        let has_changed = std::mem::take(&mut self.denied) || is_other;
-        self.counts.applied.fetch_add(u64::from(has_changed || self.api.is_none()), Ordering::Relaxed);
-        self.counts.faulty.store(faulty as u64, Ordering::Relaxed);
-        self.counts.unenforced_kinds.store(unenforced_kinds as u64, Ordering::Relaxed);
-        Ok(has_changed)
-    }
-
-    /// Takes over the tables that the pipeline has compiled. Returns whether they differ from those in force.
-    fn take_tables(&mut self, contests: usize) -> anyhow::Result<bool> {
-        self.tell_nodes();
-        let (tables, is_other_kernel) = match self.kernel_revision() {
-            None => (run::node_tables(&self.pipeline, &self.node)?, false),
-            // The kernel gets changes instead of tables.
-            Some(revision) => {
-                run::check_node(&self.pipeline, &self.node)?;
-                let before = std::mem::replace(&mut self.kernel.revision, revision);
-                (Arc::clone(&self.tables), before != revision)
-            }
-        };
-        run::check_addresses(&tables)?;
-        self.kernel.is_held = false;
-        self.tell_judging();
-        let (audit, audited) = (self.pipeline.audit_tables(&self.node), self.pipeline.audited_policies());
-        self.origins.follow(self.pipeline.origins());
-        let remote_nodes = remote_nodes::remote_nodes(&self.pipeline, &self.node);
-        let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
-        let blocks = run::pod_networks(&self.pipeline, &self.node).to_vec();
-        let (has_other_primary, is_masqueraded_otherwise) = (self.find_primary(), self.follow_masquerade());
-        let is_same = Arc::ptr_eq(&tables, &self.tables)
-            && !is_other_kernel
-            && !is_masqueraded_otherwise
-            && *remote_nodes == *self.remote_nodes
-            && *blocks == *self.pod_networks
-            && !has_other_primary
-            && refusing == self.refusing
-            && audit.as_ref() == self.audit.as_deref()
-            && audited == *self.audited;
-        (self.audit, self.audited) = (audit.map(Arc::new), Arc::new(audited));
-        (self.tables, self.remote_nodes, self.refusing) = (tables, remote_nodes.into(), refusing);
-        self.pod_networks = blocks.into();
-        self.follow_host_ports();
-        let has_other_names = self.follow_names();
-        self.counts.contested_addresses.store(contests as u64, Ordering::Relaxed);
-        self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
-        Ok(!is_same || has_other_names)
-    }
-
-    /// Replaces the attached pods. Returns whether anything in force changed.
-    pub(super) fn attach(&mut self, pods: BTreeMap<PodName, Attachment>) -> bool {
-        self.changes.note_attached(&pods);
-        let taken = self.pipeline.attach(pods).map_err(anyhow::Error::from);
-        if self.counts.applied.load(Ordering::Relaxed) == 0 {
-            // The first state will include them.
-            return false;
-        }
-        let contests = self.pipeline.contests();
-        match taken.and_then(|()| self.take_tables(contests.len())) {
-            Ok(has_changed) => {
-                let findings = contests.iter().map(contests::told).chain(run::refusals(&self.pipeline)).collect();
-                self.tell(&findings, log::warn);
-                has_changed
-            }
-            Err(error) => {
-                log::error(&format!(
-                    "cannot enforce policy for the attached pods; the previous state stays in force\n{error:#}"
-                ));
-                false
-            }
-        }
-    }
-
     /// Records this state and all later changes in the journal. Without a journal, changes are no longer collected.
     pub(super) fn record(&mut self, journal: Option<Journal>, enforcement: Enforcement) {
         let settings = bulkhead_answers::bundle::Settings {
@@ -351,37 +262,6 @@ impl LiveState {
     /// Returns when to call [`refresh`](Self::refresh) next if no event arrives.
     pub(super) fn next_look(&self) -> Instant {
         self.api.as_ref().map_or_else(|| self.watch.next_look(), Api::next_look)
-    }
-
-    /// Returns the policy to enforce: that of the last good state, or one that denies all pod traffic.
-    pub(super) fn policy(&self) -> Policy {
-        let in_force = Policy {
-            tables: Arc::clone(&self.tables),
-            audit: self.audit.clone(),
-            audited: Arc::clone(&self.audited),
-            remote_nodes: Arc::clone(&self.remote_nodes),
-            pod_networks: Arc::clone(&self.pod_networks),
-            node_addresses: Arc::clone(&self.primary),
-            masquerade: self.masquerading.as_ref().map(Masquerading::value),
-            names: self.names.clone(),
-            refusing: self.refusing.clone(),
-            denied: false,
-            is_told: self.api.is_none() || self.counts.applied.load(Ordering::Relaxed) <= 1,
-        };
-        if !self.denied {
-            return in_force;
-        }
-        Policy {
-            tables: Arc::clone(&self.without),
-            audit: None,
-            audited: Arc::default(),
-            remote_nodes: [].into(),
-            pod_networks: [].into(),
-            names: None,
-            refusing: [[].into(), [].into()],
-            denied: true,
-            ..in_force
-        }
     }
 
     /// Returns when the last change was detected: the API server's first event of it, or the change of the files. `None` if there was no

@@ -27,7 +27,7 @@ pub(super) enum Who {
     Named(EndName),
     /// Pods by their properties.
     Pods(PodsOf),
-    /// The endpoints of a Service. Only `to` of a claim can be one.
+    /// The endpoints of a Service. Only the end `to` of a claim can be a Service.
     Service(ServiceTarget),
     /// The union of these ends.
     AnyOf(Vec<Self>),
@@ -60,9 +60,9 @@ pub(super) struct Selected {
 }
 
 impl Who {
-    /// Returns the addresses to which connections go in a state if this end is `to` of a claim, each set with the destination ports at these addresses.
-    /// Takes `ports`, the claim's ports, as those of a Service if the end is one, and as destination ports otherwise. `services` are the state's Services
-    /// and `EndpointSlices`. A set without addresses has the reason.
+    /// Returns the addresses in a state to which a claim's connections go, if this end is the claim's `to`. Each set of addresses has the
+    /// destination ports of the connections there. `ports` are the claim's: a Service's own ports if the end is one, else destination
+    /// ports. `services` are the state's Services and `EndpointSlices`. An unknown Service gives a set without addresses.
     pub(super) fn targets(
         &self,
         cache: &Cache,

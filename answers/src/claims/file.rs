@@ -189,7 +189,7 @@ fn checked(raw: RawClaim, path: &str, file: &Arc<str>, line: usize) -> Checked<C
     })
 }
 
-/// An end of a statement. Connections go only to a Service, so only [`To`](Self::To) may name one.
+/// An end of a claim. Only [`To`](Self::To) may name a Service, because connections never come from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     /// The field `from`.
@@ -198,11 +198,11 @@ enum Side {
     To,
 }
 
-/// Help for an end in no known form.
+/// The help for an end that is not written in any known form.
 const WHO: &str = "write anyone, outside, NAMESPACE/NAME, KIND/NAMESPACE/NAME as in deploy/shop/web, node/NAME, service/NAMESPACE/NAME for `to`, labels \
                    with a namespace as in app=web -n shop, an address or block, a mapping such as {namespace: shop, labels: {app: web}}, or a list of these";
 
-/// Parses an end: a name, a mapping, or a list of ends. `path` is the field's path in the file, for the fault.
+/// Parses an end: a name, a mapping, or a list of ends. `path` is the field's path in the file, which a fault names.
 fn who(value: &Value, path: &str, side: Side) -> Checked<Who> {
     match value {
         Value::String(text) => named(text, path, side),

@@ -130,7 +130,7 @@ fn within((first, last): (IpAddr, IpAddr)) -> Box<dyn Iterator<Item = IpAddr>> {
     }
 }
 
-/// Evaluates a claim against a state at some destination ports, and caches results.
+/// Evaluates a claim against a state, for connections to some destination ports, and caches results.
 struct Asked<'a> {
     reachability: &'a Reachability,
     kind: Kind,
@@ -143,8 +143,8 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Verifies the claim for the connections from `sources` to the addresses of `to`. `from` is the claim's end, whose pods explain a claim without
-    /// connections.
+    /// Verifies the claim for the connections from `sources` to the addresses of `to`. `from` is the end `from` of the claim: one of its
+    /// pods may be the reason why there are no connections.
     fn judge(mut self, sources: &[Part], from: &Selected, to: &Selected) -> Outcome {
         if to.addresses.is_empty() {
             return Outcome::Vacuous(nobody("to", to));

@@ -98,10 +98,11 @@ const PUBLIC: [&str; 8] = [
     "2620:fe::fe",
 ];
 
-/// The ports of DNS over TLS (RFC 7858) and over HTTPS (RFC 8484).
+/// The TCP ports of DNS over TLS (RFC 7858) and over HTTPS (RFC 8484).
 const ENCRYPTED: [u16; 2] = [853, 443];
 
-/// Reports the policies with rules about domain names whose pods may reach a resolver over TLS: what they resolve there opens nothing.
+/// Returns a finding for each policy that has rules with domain names and a pod that may reach a public resolver over TLS or HTTPS. The
+/// vswitch cannot read answers from there, so the rules do not allow their addresses.
 pub(super) fn encrypted<'a>(state: &Reachability, subjects: &[Subject<'a>]) -> Vec<Found<'a>> {
     let resolvers: Vec<IpAddr> = PUBLIC.iter().filter_map(|text| text.parse().ok()).collect();
     let reached = |own: IpAddr| {
@@ -115,7 +116,7 @@ pub(super) fn encrypted<'a>(state: &Reachability, subjects: &[Subject<'a>]) -> V
     };
     let mut found = Vec::new();
     for subject in subjects {
-        let Some(rule) = subject.rules.iter().find(|rule| rule.has_names()) else { continue };
+        let Some(rule) = subject.rules.iter().find(|rule| rule.traffic.has_names()) else { continue };
         let first =
             subject.pods.iter().find_map(|pod| Some((pod, pod.addresses.iter().find_map(|&own| reached(own))?)));
         let Some((pod, (address, port))) = first else { continue };
@@ -149,7 +150,7 @@ fn resolvers<'a>(cache: &Cache, subjects: &'a [Subject<'_>]) -> BTreeSet<&'a Pod
 fn names_somebody(cache: &Cache, rule: &Rule<'_>) -> bool {
     let is_there = |peer: &Peer| match peer {
         Peer::Block(_) | Peer::Nodes(_) => true,
-        // A resolver that is named by its own name needs another one.
+        // A pod needs another resolver to resolve the name of this one.
         Peer::Names(_) => false,
         Peer::Pods(peer) => cache.has_pod_of_peer(peer),
     };
@@ -162,7 +163,7 @@ fn needs_names(rule: &Rule<'_>) -> bool {
         Peer::Pods(_) => true,
         Peer::Block(block) => block.cidr.prefix_len() == 0,
         Peer::Nodes(_) => false,
-        // Their addresses are those of the pod's DNS answers.
+        // Such a rule allows only addresses from DNS answers.
         Peer::Names(_) => true,
     };
     let speaks = match &rule.traffic.ports {

@@ -175,11 +175,6 @@ impl Rule<'_> {
         self.traffic.peers.iter().flatten().enumerate()
     }
 
-    /// Whether the rule names domains.
-    pub(super) fn has_names(&self) -> bool {
-        self.peers().any(|(_, peer)| matches!(peer, Peer::Names(_)))
-    }
-
     pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &IpBlock)> {
         self.peers().filter_map(|(at, peer)| match peer {
             Peer::Block(block) => Some((at, block)),

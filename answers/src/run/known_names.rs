@@ -1,6 +1,6 @@
-//! `--names`: the addresses of domain names, for questions about a state, which has none.
+//! `--names`: a file with the addresses of domain names, which a state does not have.
 //!
-//! Every pod counts as having resolved them. A rule's domain names then match the addresses of the names that they match.
+//! Every pod counts as having resolved all names of the file: rules match these addresses instead of domain names.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ use bulkhead_control::source;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-/// Addresses by domain name, in lower case without a final dot.
+/// The addresses of each domain name. Names are in lower case without a final dot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KnownNames(BTreeMap<String, Vec<IpAddr>>);
 
-/// The output of `bulkhead names -o json`.
+/// The part of the output of `bulkhead names -o json` that this module reads.
 #[derive(Deserialize)]
 struct Listed {
     names: Vec<Row>,
@@ -31,10 +31,10 @@ struct Row {
 }
 
 impl KnownNames {
-    /// Reads a file.
+    /// Reads a file of `--names`.
     ///
     /// # Errors
-    /// If it cannot be read or parsed, with file, line and remedy.
+    /// If the file cannot be read or parsed. The error has the file, the line if known, and a remedy.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let file = path.display();
         let text =
@@ -74,14 +74,10 @@ impl KnownNames {
         self.0.entry(name).or_default().push(address);
     }
 
-    /// Replaces the domain names in a policy's rules by their addresses.
+    /// Returns an object with the domain names in its rules replaced by their addresses. Names that are not in the file match nothing.
     pub(super) fn resolve(&self, object: Object) -> Object {
         match object {
-            Object::ClusterPolicy(policy)
-                if policy.egress.iter().any(|rule| rule.traffic.peers.iter().flatten().any(is_named)) =>
-            {
-                Object::ClusterPolicy(self.resolved(policy))
-            }
+            Object::ClusterPolicy(policy) => Object::ClusterPolicy(self.resolved(policy)),
             other => other,
         }
     }
@@ -99,17 +95,13 @@ impl KnownNames {
         policy
     }
 
-    /// Returns the addresses of the names that these patterns match.
+    /// Returns the addresses of all names of the file that any of these patterns matches, each as a peer.
     fn blocks(&self, patterns: &[Arc<str>]) -> Vec<Peer> {
         let patterns: Vec<NamePattern> = patterns.iter().filter_map(|pattern| pattern.parse().ok()).collect();
         let named = self.0.iter().filter(|(name, _)| patterns.iter().any(|pattern| pattern.matches(name)));
         let block = |&address: &IpAddr| Peer::Block(IpBlock { cidr: address.into(), except: Vec::new() });
         named.flat_map(|(_, addresses)| addresses.iter().map(block)).collect()
     }
-}
-
-const fn is_named(peer: &Peer) -> bool {
-    matches!(peer, Peer::Names(_))
 }
 
 #[cfg(test)]

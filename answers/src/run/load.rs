@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use bulkhead_control::object::{
-    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object, Peer, Transport,
+    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object, Transport,
 };
 use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
 use bulkhead_control::processor::Scope;
@@ -199,7 +199,10 @@ fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
     }
 }
 
-/// Separates Services and EndpointSlices from the other objects, in which known domain names are replaced by their addresses.
+/// Returns Services and EndpointSlices, and all other objects. With `--names`, replaces domain names in the others by their addresses.
+///
+/// # Errors
+/// If the file of `--names` cannot be read or parsed.
 fn divided(input: &Input<'_>, objects: Vec<Object>) -> anyhow::Result<(Vec<Object>, Vec<Object>)> {
     let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
     let (services, objects): (Vec<_>, Vec<_>) = objects.into_iter().partition(is_service);
@@ -320,12 +323,10 @@ pub fn left_open(pipeline: &Pipeline) -> Vec<String> {
     told
 }
 
-/// Returns a warning about the rules with domain names, for a target that learns none. `None` if there are no such rules.
+/// Returns a warning that lists the policies with domain names in rules, which allow nothing. `target` is what enforces them without
+/// reading DNS answers, such as `the node's kernel`. `None` if no policy has such rules.
 pub fn unlearned(pipeline: &Pipeline, target: &str) -> Option<String> {
-    let is_named = |policy: &ClusterPolicy| {
-        let mut peers = policy.egress.iter().flat_map(|rule| rule.traffic.peers.iter().flatten());
-        peers.any(|peer| matches!(peer, Peer::Names(_)))
-    };
+    let is_named = |policy: &ClusterPolicy| policy.egress.iter().any(|rule| rule.traffic.has_names());
     let policies = pipeline.cache().cluster_policies().values().filter(|policy| is_named(policy));
     let names: Vec<String> = policies.map(|policy| policy.rank.name.to_string()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! Whose DNS answers teach the addresses of the names that rules name.
+//! The DNS servers and the pods for rules that name domains: pods learn addresses only from answers of these servers.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,12 +16,12 @@ use ipnet::IpNet;
 /// The conventional address of a DNS cache on the node. Source: Kubernetes, "Using NodeLocal DNSCache in Kubernetes Clusters".
 const NODE_CACHE: Ipv4Addr = Ipv4Addr::new(169, 254, 20, 10);
 
-/// How pods' DNS answers are read.
+/// The settings of rules that name domains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameSettings {
     /// Trusted DNS servers besides the cluster's own.
     pub servers: Vec<IpNet>,
-    /// Time for which an address is valid after its TTL. Clients such as JVMs cache addresses longer.
+    /// Time for which a learned address is valid after its TTL. Clients such as JVMs cache addresses longer than the TTL.
     pub grace: Duration,
 }
 
@@ -31,14 +31,14 @@ impl Default for NameSettings {
     }
 }
 
-/// Whether rules of any of the node's pods name domains.
+/// Whether rules of any of the node's pods name domains. `audit` are the tables of all policies, `None` if no policy is audited.
 pub fn has_names(tables: &NodeTables, audit: Option<&AuditTables>) -> bool {
     let audited = audit.into_iter().flat_map(|audit| audit.tables.interfaces.iter());
     tables.interfaces.iter().chain(audited).any(|interface| interface.egress_table.is_some())
 }
 
-/// Returns the DNS servers whose answers are believed: the cluster's, the node's cache and own addresses, and the configured ones. `resolver`
-/// is `None` if another proxy translates Services.
+/// Returns the addresses of the trusted DNS servers: the cluster's, the cache on the node, the node's own addresses, and the configured
+/// servers. `resolver` is `None` if another proxy translates Services: the DNS Service's addresses are then missing.
 pub fn dns_servers(
     pipeline: &Pipeline,
     resolver: Option<&Resolver>,
@@ -52,8 +52,8 @@ pub fn dns_servers(
     hosts.map(IpNet::from).chain(settings.servers.iter().copied()).collect()
 }
 
-/// Returns the part of a snapshot that tells from which DNS answers its ports learn. `holder` numbers the pods. `None` if no port's rules name
-/// domains.
+/// Returns a snapshot's part about names: the trusted servers, the grace, and the holder of each port whose rules name domains. Calls
+/// `holder` with such a port and its index in `ports`. `None` if no port's rules name domains.
 pub fn names(
     servers: AddressSet,
     settings: &NameSettings,

@@ -112,8 +112,8 @@ impl Prefix {
         self.base + self.varying(address)
     }
 
-    /// Writes the numbers of addresses, in their order, as if all addresses had the constant bits. Returns whether they have them; else the numbers are
-    /// wrong.
+    /// Writes the number of each address, in order. Returns whether all addresses have the prefix's constant bits. If not, the written
+    /// numbers are meaningless.
     #[inline(always)]
     pub(super) fn numbers(&self, addresses: impl Iterator<Item = u128>, numbers: &mut [u32]) -> bool {
         // One run in one half is common: then all that the loop needs stays in registers.

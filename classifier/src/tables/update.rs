@@ -175,7 +175,7 @@ impl Update {
         Self {
             rules: tables.rules.clone(),
             delta: tables.delta.as_deref().cloned().unwrap_or_else(Delta::new),
-            // Rules that name domains are few, and all are indexed again.
+            // A list with rules that name domains is built again, which also indexes them. Such lists are few.
             compiled: tables.compiled.clone().filter(|_| !tables.has_names()),
             differences: Differences::default(),
             replaced: Replacements::default(),

@@ -1,19 +1,20 @@
-//! Egress that is judged apart: the tables of pods with rules that name domains.
+//! Egress tables: each judges the egress of pods whose egress rules name domains.
 //!
 //! ```text
 //!   transaction --+-- other pods ---------------------------------------> renderer --> tables, one judges a packet
 //!                 `-- pod whose egress names domains: without egress ---> renderer --> tables judge its packets' ingress
-//!                                               `------ egress ---------> this ------> table of its own, which judges first
+//!                                               `------ egress ---------> Apart -----> table of its own, which judges first
 //! ```
-//! The engines combine a sender's egress rules with the receiver's ingress rules in one table. A rule that names domains depends on what the
-//! sender has learned, which is different for each packet and pod. So the egress of these pods is not combined: their packets are judged
-//! by their own table, then by the receiver's. Pods without such rules, and clusters without them, have the same tables as before.
+//! The engines combine a sender's egress rules with the receiver's ingress rules in one table. A rule that names domains depends on what
+//! the sender has learned, which differs between pods and changes with each DNS answer. So the egress of these pods is not combined: their
+//! own table judges their packets first, then the receiver's. Packets of all other pods meet one table.
 //!
 //! **Rejected.** *Rules that name domains in the combined tables*: a denial of one sender's egress would need a condition "unless it has
 //! learned", in every receiver's table and in three engines. *A new table whenever a pod has learned an address*: thousands of times per
 //! second, and the pod's first packet would wait for it.
 //!
-//! **Invariant.** A pod has an egress table exactly while its egress rules name domains. Its other rules are evaluated in their places.
+//! **Invariant.** A pod has an egress table exactly while some of its egress rules name domains. The table has all of its egress rules, in
+//! their order.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -29,7 +30,7 @@ use crate::renderer::acl::{AclTable, Attachment, Interface, NodeTables};
 use crate::renderer::plain::{PlainList, PlainLists, PlainRule};
 use crate::renderer::{Instead, Refusal};
 
-/// A pod of a transaction. `None` if it was removed.
+/// The name of a pod that a transaction changes, and its new state. `None` if the pod was removed.
 type ChangedPod = (PodName, Option<Arc<Endpoint>>);
 
 /// A pod with an egress table.
@@ -38,27 +39,30 @@ struct Pod {
     node: Arc<str>,
     list: Arc<PlainList>,
     tables: Arc<Tables>,
-    /// The reason why the table denies everything. `None` if it has the pod's rules.
+    /// The reason why `tables` deny everything. `None` if they have the pod's rules.
     refused: Option<String>,
 }
 
-/// A compiled list, and the reason why it denies everything instead. No reason if it has the list's rules.
+/// The tables of a list. If the list could not be compiled, they deny everything, and the text is the reason. `None` if they have its
+/// rules.
 type Compiled = (Arc<Tables>, Option<String>);
 
-/// The egress tables, and the tables of nodes with them.
+/// The egress tables of pods, and the tables of all nodes with the egress tables added.
 #[derive(Debug, Default)]
 pub(super) struct Apart {
-    /// `None` while no pod's rules name domains.
+    /// The lists of the pods with an egress table, with addresses instead of sets. `None` while no pod's egress rules name domains.
     lists: Option<PlainLists>,
+    /// The addresses of each node, by the node's name.
     nodes: BTreeMap<Arc<str>, Vec<IpAddr>>,
+    /// The pods with an egress table.
     pods: BTreeMap<PodName, Pod>,
-    /// Number of changes since the start. Added to the generation of the tables that the egress tables are added to.
+    /// Number of changes to egress tables since the start. Added to the generation of the renderer's tables.
     changes: u64,
-    /// By node: the renderer's tables, the number of changes, and both combined.
+    /// By node: the renderer's tables, the value of `changes` when egress tables were added to them, and the result.
     combined: BTreeMap<Arc<str>, (Arc<NodeTables>, u64, Arc<NodeTables>)>,
 }
 
-/// Returns the endpoint for the renderers of tables: without egress rules that name domains.
+/// Returns an endpoint as renderers of tables get it. If any egress rule names domains, all egress rules are in [`EndpointRules::apart`].
 pub(super) fn without_names(endpoint: &Arc<Endpoint>) -> Arc<Endpoint> {
     match &endpoint.rules.egress {
         Some(list) if list.has_names() => {
@@ -70,7 +74,7 @@ pub(super) fn without_names(endpoint: &Arc<Endpoint>) -> Arc<Endpoint> {
     }
 }
 
-/// Returns the transaction for the renderers of tables: without egress rules that name domains.
+/// Returns a transaction as renderers of tables get it, each endpoint by [`without_names`].
 pub(super) fn for_tables(transaction: &Transaction) -> Cow<'_, Transaction> {
     let of = |(name, endpoint): &ChangedPod| (name.clone(), endpoint.as_ref().map(without_names));
     match names_any(&transaction.endpoints) {
@@ -81,22 +85,24 @@ pub(super) fn for_tables(transaction: &Transaction) -> Cow<'_, Transaction> {
     }
 }
 
+/// Whether the egress rules of any of these pods name domains.
 fn names_any(endpoints: &[ChangedPod]) -> bool {
     endpoints.iter().any(|(_, endpoint)| endpoint.as_deref().is_some_and(|pod| list_of(pod).is_some()))
 }
 
-/// Returns a pod's egress rules. `None` if they name no domain.
+/// Returns a pod's egress rules. `None` if none of them names domains.
 fn list_of(endpoint: &Endpoint) -> Option<&Arc<TieredList>> {
     endpoint.rules.egress.as_ref().filter(|list| list.has_names())
 }
 
 impl Apart {
-    /// Whether a transaction that is no resync has the first pod whose rules name domains, so that the whole state is needed.
+    /// Whether one of these changed pods is the first whose egress rules name domains. Then only a resync, with the whole state, creates
+    /// its egress table.
     pub(super) fn needs_all(&self, endpoints: &[ChangedPod]) -> bool {
         self.lists.is_none() && names_any(endpoints)
     }
 
-    /// Compiles the tables of the pods that the transaction changes.
+    /// Updates the egress tables to the state after a transaction. The transaction has all egress rules in [`EndpointRules::egress`].
     pub(super) fn follow(&mut self, transaction: &Transaction) {
         self.follow_nodes(transaction);
         if transaction.resync {
@@ -146,7 +152,8 @@ impl Apart {
         }
     }
 
-    /// Compiles the lists. Pods of a node with the same list share a table, also with the time before.
+    /// Compiles the egress tables of `pods`, given by node and list. Pods of a node with the same list share tables. Tables of `before`
+    /// with the same rules are kept. Counts a change if any pod's tables differ from `before`.
     fn compile(&mut self, pods: BTreeMap<PodName, (Arc<str>, Arc<PlainList>)>, before: &BTreeMap<PodName, Pod>) {
         let mut known: BTreeMap<(Arc<str>, u64), Compiled> = BTreeMap::new();
         for (name, (node, list)) in pods {
@@ -170,7 +177,8 @@ impl Apart {
         self.changes += u64::from(!is_all_same);
     }
 
-    /// Returns the rules of a list on a node, in order of evaluation.
+    /// Returns the rules of a list for pods of this node, in order of evaluation. The rule about the pod's own node has the node's
+    /// addresses.
     fn rules(&self, node: &str, list: &PlainList) -> Vec<Rule> {
         let own: AddressSet = self.nodes.get(node).into_iter().flatten().copied().collect();
         let own_node = Rule { dst: Addresses::from(own), ..Rule::any(Action::Allow, Origins::OWN_NODE) };
@@ -179,7 +187,7 @@ impl Apart {
         before.iter().map(PlainRule::to_peers).chain(own_node).chain(after.iter().map(PlainRule::to_peers)).collect()
     }
 
-    /// Adds the egress tables to the tables of these nodes.
+    /// Replaces the tables of all nodes: `nodes` are the renderer's tables, to which this adds the egress tables of each node's pods.
     pub(super) fn combine(&mut self, nodes: Vec<Arc<NodeTables>>) {
         let before = std::mem::take(&mut self.combined);
         for base in nodes {
@@ -192,6 +200,7 @@ impl Apart {
         }
     }
 
+    /// Returns a node's tables with the egress tables of its pods added, and with [`Interface::egress_table`] set.
     fn with_egress(&self, base: &Arc<NodeTables>) -> Arc<NodeTables> {
         if self.changes == 0 {
             return base.clone();
@@ -215,22 +224,22 @@ impl Apart {
         Arc::new(NodeTables { generation, interfaces: interfaces.into(), tables, ..NodeTables::clone(base) })
     }
 
-    /// Returns the tables of a node. `None` if the node is unknown.
+    /// Returns the tables of a node, including its egress tables. `None` if the node is unknown.
     pub(super) fn tables(&self, node: &str) -> Option<&Arc<NodeTables>> {
         self.combined.get(node).map(|(_, _, combined)| combined)
     }
 
-    /// Returns the tables of all nodes, sorted by name.
+    /// Returns the tables of all nodes, including egress tables, sorted by the node's name.
     pub(super) fn all_tables(&self) -> impl Iterator<Item = &Arc<NodeTables>> {
         self.combined.values().map(|(_, _, combined)| combined)
     }
 
-    /// Returns the origins of the rules in force.
+    /// Returns the origins of all rules in lists of egress tables.
     pub(super) fn origins(&self) -> HashSet<OriginId> {
         self.pods.values().flat_map(|pod| &pod.list.rules).map(|rule| rule.origin).collect()
     }
 
-    /// Returns the lists and tables that exceed a limit.
+    /// Returns a refusal for each list that is too complex to compile, and for each pod whose egress table denies everything instead.
     pub(super) fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = self.lists.as_ref().map(PlainLists::refusals).unwrap_or_default();
         let closed = self.pods.iter().filter_map(|(name, pod)| {
@@ -242,7 +251,7 @@ impl Apart {
     }
 }
 
-/// Compiles a list. If it does not fit, returns tables that deny everything, and the reason.
+/// Compiles the rules of a list. If they exceed a limit, returns tables that deny everything, and the reason.
 fn compiled(rules: Vec<Rule>) -> Compiled {
     match Tables::build(rules) {
         Ok(tables) => (Arc::new(tables), None),

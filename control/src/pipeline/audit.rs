@@ -92,6 +92,7 @@ enum Form {
 }
 
 impl Form {
+    /// Returns the renderer's tables of all nodes, without egress tables.
     fn all_tables(&self) -> Vec<Arc<NodeTables>> {
         match self {
             Self::Acl(renderer) => renderer.all_node_tables().cloned().collect(),
@@ -121,6 +122,7 @@ pub(super) struct Shadow {
     /// The latest endpoints, compiled from all policies. `news` lists those that changed since the last transaction.
     pub(super) told: BTreeMap<PodName, Arc<Endpoint>>,
     news: Vec<(PodName, Option<Arc<Endpoint>>)>,
+    /// The audit tables of all nodes, including egress tables.
     apart: Apart,
     /// The error of the last transaction, if it failed. The renderer tries again with the next one.
     failed: Option<String>,
@@ -178,7 +180,8 @@ impl Shadow {
         self.apart.combine(form.all_tables());
     }
 
-    /// Whether the next transaction has the first pod whose rules name domains, so that the whole state is needed.
+    /// Whether the endpoints that changed since the last transaction include the first pod whose egress rules name domains. Then only a
+    /// resync creates its egress table.
     pub(super) fn needs_all(&self) -> bool {
         self.form.is_some() && self.apart.needs_all(&self.news)
     }

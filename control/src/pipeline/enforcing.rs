@@ -97,7 +97,7 @@ impl Pipeline {
         !matches!(self.enforcing, Enforcing::Kernel(_) | Enforcing::Nothing(_))
     }
 
-    /// Returns the tables of the enforcing renderer, without egress that is judged apart.
+    /// Returns the enforcing renderer's tables of all nodes, without egress tables. Empty if the renderer makes no tables.
     pub(super) fn tables_of_renderer(&self) -> Vec<Arc<NodeTables>> {
         match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).all_node_tables().cloned().collect(),

@@ -211,7 +211,7 @@ impl Compiler<'_> {
                 services: services.clone(),
                 named,
             };
-            // The ports of a domain's addresses have no names.
+            // Named ports are ports of pods, so they add nothing for domain names.
             matches.extend(domain_names(rule).map(|names| of(Peers::Names(names), &services, Vec::new())));
             matches.push(of(peers, &services, here));
         }
@@ -265,7 +265,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Returns the domain names of an egress rule's peers. `None` if it has none.
+/// Returns the patterns of domain names among an egress rule's peers. `None` if no peer is a list of domain names.
 fn domain_names(rule: &PolicyRule) -> Option<NameSet> {
     let names = rule.peers.iter().flatten().filter_map(|peer| match peer {
         Peer::Names(names) => Some(names),

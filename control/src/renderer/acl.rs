@@ -54,15 +54,15 @@ pub struct Interface {
     pub hairpin: Option<OriginId>,
     /// The index in [`NodeTables::tables`] of the table for a pod's connections to itself through a Service. `None` if all are allowed.
     pub hairpin_table: Option<usize>,
-    /// The index in [`NodeTables::tables`] of the table that judges a pod's egress before `table`, because some of its rules name domains. `None`
-    /// if `table` judges all.
+    /// The index in [`NodeTables::tables`] of the table with all egress rules of a pod, if some of them name domains. This table judges the
+    /// pod's packets first, then the table that [`NodeTables::enforced_at`] selects. `None` if only the latter judges them.
     pub egress_table: Option<usize>,
 }
 
 /// A compiled table with its name.
 #[derive(Clone, Debug)]
 pub struct AclTable {
-    /// `node-exit`, `node-entry`, `local:` with the name of the first pod that uses the table, `hairpin:` or `egress:` with a pod's name.
+    /// `node-exit`, `node-entry`, or `local:`, `hairpin:` or `egress:` with the name of the first pod that uses the table.
     pub name: Arc<str>,
     /// The rules, compiled for the classifier.
     pub tables: Arc<Tables>,
@@ -99,8 +99,8 @@ pub struct NodeTables {
     pub generation: u64,
     /// The pods' interfaces, sorted by name, then the uplink's and the host's.
     pub interfaces: Arc<[Interface]>,
-    /// The tables of pods, then that of uplink and host (`node-exit` or `node-entry`), then egress tables. With identity tables, the first serves
-    /// all interfaces.
+    /// The tables of pods, then that of uplink and host (`node-exit` or `node-entry`), then egress tables. With identity tables, the first
+    /// serves all interfaces.
     pub tables: Vec<AclTable>,
 }
 

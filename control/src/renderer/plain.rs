@@ -42,7 +42,8 @@ pub(crate) struct PlainRule {
     pub(crate) peers: Addresses,
     /// Protocols and destination ports.
     pub(crate) services: Services,
-    /// The names that the pod must have learned for the other end. `None` if they do not matter.
+    /// Patterns of domain names: the rule matches only if the pod has learned a matching name for the other end's address. `None` if the
+    /// rule matches whatever the names.
     pub(crate) names: Option<NameSet>,
     pub(crate) action: Action,
     /// The policy rule behind this rule.
@@ -62,7 +63,7 @@ pub(crate) struct PlainList {
 }
 
 impl PlainRule {
-    /// Returns the rule about packets to its peers.
+    /// Returns the rule for packets from any address to the peers.
     pub(crate) fn to_peers(&self) -> Rule {
         let Self { peers, services, names, action, origin } = self;
         Rule { dst: peers.clone(), services: services.clone(), names: names.clone(), ..Rule::any(*action, *origin) }
@@ -163,12 +164,13 @@ pub(crate) struct PlainLists {
     kept: Kept,
     pending: Pending,
     revisions: u64,
-    /// Whether lists have rules that name domains. False for stacks without them, where such a rule matches nothing.
+    /// Whether the translated lists include rules that name domains. False for renderers whose target reads no DNS answers: there, such a
+    /// rule would match nothing.
     keeps_names: bool,
 }
 
 impl PlainLists {
-    /// Creates empty lists that will have the rules that name domains.
+    /// Creates an empty value whose translated lists will include rules that name domains.
     pub(crate) fn with_names() -> Self {
         Self { keeps_names: true, ..Self::default() }
     }
@@ -254,7 +256,7 @@ impl PlainLists {
             // Acquires the new lists first, so that a list of both stays in use.
             if let Some(new) = new {
                 self.acquire(new.rules.ingress.as_ref(), Direction::Ingress, name);
-                // The sets of egress that is judged apart decide about the pod's connections to itself.
+                // Egress rules in `apart` need their sets here too: they decide about the pod's connections to itself.
                 self.acquire(new.rules.whole_egress(), Direction::Egress, name);
             }
             for list in old.iter().flat_map(|old| old.rules.lists()) {

@@ -107,7 +107,7 @@ pub(crate) enum Part {
     KeptAllow,
     /// A retained isolation isolates the pod.
     KeptIsolation,
-    /// A rule matches by name.
+    /// A rule matches by a domain name of the destination.
     Named,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct State {
     pub(crate) cluster_policies: BTreeMap<ClusterPolicyName, ClusterPolicy>,
     /// Whether namespaces without an annotation isolate.
     pub(crate) isolates: bool,
-    /// Whether every pod has learned all [names](name_of).
+    /// Whether every pod has learned every address's [domain name](name_of). If not, no pod has learned any.
     pub(crate) learned: bool,
     /// Retained policies and isolations.
     pub(crate) kept: ending::Kept,
@@ -314,7 +314,7 @@ impl State {
     }
 }
 
-/// The name under which pods have learned an address. `None` if it has none.
+/// Returns the domain name under which pods have learned an address, by the address's last byte. `None` for a third of all addresses.
 pub(crate) fn name_of(address: IpAddr) -> Option<&'static str> {
     let last = match address {
         IpAddr::V4(v4) => v4.octets()[3],

@@ -212,7 +212,9 @@ impl Vswitches {
         let sender = tables.interfaces.iter().find(of(flow.src));
         if let Some(egress) = sender.and_then(|sender| sender.egress_table) {
             let egress = &tables.tables[egress].tables;
-            let named = egress.lookup_named(&key, names.iter().copied());
+            let by_name = names.iter().map(|name| egress.lookup_name(&key, name));
+            let named =
+                by_name.fold(egress.lookup(&key), |first, next| if next.precedes(first) { next } else { first });
             let leaves = exit || tables.enforced_at == EnforcedAt::Source;
             let by_name = egress.deciding_rule(named).is_some_and(|rule| rule.names.is_some());
             if !named.is_allow() || (leaves || by_name) && verdict.is_allow() {

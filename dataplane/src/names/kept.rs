@@ -1,14 +1,16 @@
-//! Learned names in a file beside the session files, normally on a tmpfs. Each address is in the file before its answer is forwarded, and survives if
-//! the process is killed.
+//! Keeps learned names in a file beside the session files, normally on a tmpfs. Each address is in the file before its answer is forwarded,
+//! and survives if the process is killed.
 //!
 //! ```text
 //!   header (boot, check) | holdings: a line each: pod, address, end, name | names: five lines each: length, text, check
 //! ```
-//! A holding has one of [`WAYS`] lines, which its hash selects, so that a later answer overwrites it. The next process reads the file, and gives a
-//! pod's addresses back when a port of the pod with rules that name domains is there again. Sessions refer to names by their numbers, so a number is
-//! the same in this file and in the session files of one process.
+//! A holding is one address that a pod has learned under one name. It has one of [`WAYS`] lines, which its hash selects, so that a later
+//! answer overwrites it. The next process reads the file. It gives a pod its holdings back when the pod has a port with rules that name
+//! domains again. Sessions refer to names by their numbers, so a number has the same meaning in this file and in the session files of the
+//! same process.
 //!
-//! **Invariant.** What was being written when the process was killed fails its check and is left out. Nothing is read that did not end after `now`.
+//! **Invariant.** A line that was being written when the process was killed is free or fails its check, and is ignored. Holdings that have
+//! ended are not given back.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -33,15 +35,16 @@ const MAGIC: [u8; 8] = *b"bulkname";
 /// Offset of the lines: one page, so that they can be mapped.
 const START: u64 = 4096;
 
-/// Number of holdings: 16 MB if all are in use. Further ones replace those that end first, and are forgotten with the process.
+/// Number of lines for holdings: 16 MB if all are in use. A holding whose lines are all in use replaces the one that ends first, which is
+/// lost with the process.
 const HOLDINGS: usize = 1 << 18;
 
-/// Lines in which a holding may be.
+/// Number of lines among which a holding gets one.
 const WAYS: usize = 8;
 
-/// Number of names, as in [`super::learned`], and the lines of one: a word with length and check, the number, and 253 bytes of text. The lower half
-/// of a number selects the lines.
+/// Number of names, as in [`super::learned`]. The lower 16 bits of a name's number select its lines.
 const NAMES: usize = 1 << 16;
+/// Lines of one name: a word with length and check, the number, and up to 253 bytes of text.
 const NAME_LINES: usize = 5;
 
 const LINES: usize = HOLDINGS + NAMES * NAME_LINES;
@@ -52,6 +55,7 @@ const LEN: u64 = START + (LINES * WORDS * size_of::<u64>()) as u64;
 /// Maximum length of a name's text in bytes. Source: RFC 1035 §2.3.4.
 const LONGEST: usize = 253;
 
+/// The start of the file.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Header {
@@ -93,36 +97,38 @@ impl Header {
     }
 }
 
-/// An address that a pod of an earlier process had learned.
+/// An address that a pod had learned under a name when an earlier process ran.
 #[derive(Clone, Copy, Debug)]
 struct Holding {
     pod: IpAddr,
     address: IpAddr,
+    /// Nanoseconds since 1970.
     until: u64,
+    /// The number of the name in the earlier process.
     name: u32,
 }
 
-/// What the file of an earlier process has.
+/// The holdings and names in the file of an earlier process.
 #[derive(Debug, Default)]
 pub(crate) struct FoundNames {
     holdings: Vec<Holding>,
     names: HashMap<u32, String>,
 }
 
-/// The file of this process, and what is left of the earlier one.
+/// The file of this process, and the holdings of the earlier process that were not given back yet.
 #[derive(Debug)]
 pub struct KeptNames {
     lines: Lines,
-    /// Held while a line is written, so that two workers do not mix theirs.
+    /// Held while lines are written, so that two workers do not write the same line at once.
     writing: Mutex<()>,
     hasher: RandomState,
-    /// Addresses of pods that have no holder yet, by pod.
+    /// The earlier process's holdings that were not given back yet, by the pod's address.
     inherited: Mutex<HashMap<IpAddr, Vec<Holding>>>,
     names: HashMap<u32, String>,
 }
 
 impl FoundNames {
-    /// Reads a file.
+    /// Reads the file of an earlier process. `boot` is the kernel's boot id. Leaves out free lines and those that fail their check.
     ///
     /// # Errors
     /// The reason why the file is rejected, as a clause without a full stop.
@@ -156,7 +162,7 @@ impl FoundNames {
     }
 }
 
-/// Calls `each` with the lines from `first` on, each with its distance from the first. Skips no line.
+/// Calls `each` with `count` lines from line `first` on: the distance from the first, and the words of the line. Skips no line.
 fn read_lines(file: &File, first: usize, count: usize, mut each: impl FnMut(usize, &[u64])) -> io::Result<()> {
     /// Lines read at once: 64 KiB.
     const STEP: usize = 1024;
@@ -170,7 +176,7 @@ fn read_lines(file: &File, first: usize, count: usize, mut each: impl FnMut(usiz
     Ok(())
 }
 
-/// Returns the holding in a line. `None` if the line is free or was being written.
+/// Returns the holding in a line. `None` if the line is free or fails its check.
 fn holding(words: &[u64]) -> Option<Holding> {
     let &[pod_high, pod_low, high, low, until, rest, ..] = words else { return None };
     #[expect(clippy::cast_possible_truncation, reason = "both halves are wanted")]
@@ -184,7 +190,7 @@ fn holding(words: &[u64]) -> Option<Holding> {
     })
 }
 
-/// Returns the name in its lines, and its number. `None` if they are free or were being written.
+/// Returns the number and the text of the name in [`NAME_LINES`] lines. `None` if the lines are free or fail their check.
 fn name(words: &[u64]) -> Option<(u32, String)> {
     let [head, numbered @ ..] = words else { return None };
     let len = usize::try_from(head >> 32).ok().filter(|len| (1..=LONGEST).contains(len))?;
@@ -209,10 +215,10 @@ fn halves(address: IpAddr) -> [u64; 2] {
 }
 
 impl KeptNames {
-    /// Creates a new file, and takes what an earlier process has left.
+    /// Creates the file of this process. `found` has the earlier process's holdings, which [`KeptNames::give_back`] gives back.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If the file exists, or cannot be created, written or mapped.
     pub(crate) fn in_file(path: &Path, boot: [u8; 16], found: FoundNames) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         file.set_len(LEN)?;
@@ -226,7 +232,8 @@ impl KeptNames {
         Ok(Self { lines, writing, hasher, inherited: Mutex::new(inherited), names: found.names })
     }
 
-    /// Stores that the pod with this address has learned an address by name until `until`, in nanoseconds since 1970. `id` is the name's number.
+    /// Writes to the file that the pod with the address `pod` has learned `address` under a name until `until`, in nanoseconds since 1970.
+    /// `id` is the name's number in this process.
     pub(crate) fn keep(&self, pod: IpAddr, (id, name): (NameId, &str), address: IpAddr, until: u64) {
         let _writing = lock(&self.writing);
         self.keep_name(id, name);
@@ -273,7 +280,8 @@ impl KeptNames {
         }
     }
 
-    /// Returns the number in this process of a name that an earlier process knew by `number`. `None` if its file does not have the name.
+    /// Stores the name that an earlier process knew by `number`, without addresses, in `learned` and in the file. Returns its id in this
+    /// process. `None` if the earlier file does not have the name, or if `learned` is full. `now` is in nanoseconds since 1970.
     pub(crate) fn renumber(&self, learned: &Learned, number: u32, now: u64) -> Option<NameId> {
         let name = self.names.get(&number)?;
         // An address that has ended stores the name alone.
@@ -283,7 +291,8 @@ impl KeptNames {
         Some(id)
     }
 
-    /// Gives a holder what an earlier process knew of the pod with these addresses. Returns the number of its addresses that are still valid.
+    /// Gives a holder, once, the holdings that an earlier process had of the pod with the addresses `pod`. Returns the number of holdings
+    /// that are valid at `now`, in nanoseconds since 1970, and were stored.
     pub fn give_back(&self, learned: &Learned, holder: Holder, pod: &[IpAddr], now: u64) -> usize {
         let mut given = 0;
         for own in pod {
@@ -300,7 +309,8 @@ impl KeptNames {
     }
 }
 
-/// Writes words, of which the one at `last` makes the others valid.
+/// Writes `values` to the words of a line. Sets the word at `last` to 0 first and to its value last. So an interrupted write leaves 0
+/// there, which marks the line as free.
 fn store(words: &[AtomicU64], values: &[u64], last: usize) {
     let mark = words.get(last).zip(values.get(last));
     if let Some((word, _)) = mark {

@@ -1,9 +1,11 @@
-//! Learned addresses: which pod has learned which addresses for which names from DNS answers, and until when.
+//! A table of learned addresses: which pod has learned which addresses under which names from DNS answers, and until when. A *holder* is a
+//! pod that learns. A *holding* is one address that a holder has learned under one name.
 //!
-//! **Purpose.** A worker stores the addresses of a DNS answer before it forwards the answer. When the pod connects to an address, any worker
-//! looks up the names. Only first packets of pods with domain rules and DNS answers use the table, so it may lock.
+//! **Purpose.** A worker stores the addresses of a DNS answer before it forwards the answer. When the pod connects to an address, any
+//! worker looks up the names. Only DNS answers and first packets of pods with rules that name domains use the table, so it may lock.
 //!
-//! **Not its purpose.** No DNS, no policy, no clock. The caller adds the grace to the TTL and decides what a name permits.
+//! **Not its purpose.** The table knows no DNS, no policy and no clock. The caller adds the grace to the TTL and decides what a name
+//! permits.
 //!
 //! ```text
 //!   World (shared lock)     seats: holder -> bit in the bitmaps     names: text -> id -> text, addresses
@@ -17,11 +19,12 @@
 //! inside the table ([`seats`]). Ends are rounded up ([`validity`]), so that pods that asked at different moments share records. 10,000
 //! names with 10 addresses each, learned by 500 pods within a minute with any mix of TTLs from 30 to 300 seconds, need less than 64 MB.
 //!
-//! **Invariants.** A validity is never shortened. It is lengthened by at most a quarter of the time left when it was learned (TTL and grace),
-//! or to the next full second if that is later. Once [`Learned::learn`] has returned, [`Learned::names_of`] returns the name in all threads.
+//! **Invariants.** A validity is never shortened. It is lengthened by at most a quarter of the time left when it was learned (TTL and
+//! grace), or to the next full second if that is later. Once [`Learned::learn`] has returned, [`Learned::names_of`] returns the name in all
+//! threads.
 //!
-//! **Locks.** Counting, then the world, then one shard, then those inside [`names`]. A thread that holds one takes only later ones, and never
-//! two shards. Callbacks are called without locks and may call the table. A thread that panicked leaves its locks usable.
+//! **Locks.** Counting, then the world, then one shard, then those inside [`names`]. A thread that holds one takes only later ones in this
+//! order, and never two shards. Callbacks are called without locks and may call the table. A thread that panicked leaves its locks usable.
 
 mod crowd;
 mod entry;
@@ -66,20 +69,20 @@ pub(crate) const HOLDINGS_PER_HOLDER: usize = 1 << 18;
 /// Number of locks for addresses. A hundred thousand addresses are a hundred per lock, so that the sweep holds each for microseconds.
 const SHARDS: usize = 1024;
 
-/// How often an answer's address is tried to be stored. Each failure counts the holder's addresses under the name, and only concurrent
-/// answers for the same holder and name can make another try fail.
+/// Number of attempts to store an address. After a failed one, the holder's addresses under the name are counted. Only concurrent answers
+/// for the same holder and name can make the next attempt fail.
 const TRIES: usize = 3;
 
-/// A pod that learns addresses. Identifies it for the lifetime of the process. Numbers are never reused.
+/// Identifies a pod that learns addresses, for the lifetime of the process. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Holder(pub u32);
 
-/// An interned name, in 31 bits. Keeps its value while the name is known.
+/// Identifies a known name: a number below 2^31. A name keeps its id while it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NameId(u32);
 
 impl NameId {
-    /// Returns the id as a number below 2^31.
+    /// Returns the number of the id, below 2^31.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
@@ -92,15 +95,15 @@ impl NameId {
     }
 }
 
-/// The limit for which an address was not stored.
+/// The limit because of which an address was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Full {
     /// The holder has [`ADDRESSES_PER_NAME`] valid addresses under this name.
     Addresses,
     /// All [`NAMES`] known names have valid addresses.
     Names,
-    /// The holder has [`HOLDINGS_PER_HOLDER`] holdings, including expired ones that the sweep has not removed yet. Also if more than four
-    /// million holders hold addresses.
+    /// The holder has [`HOLDINGS_PER_HOLDER`] holdings, including expired ones that the sweep has not removed yet. Also returned if all
+    /// seats of holders are in use, about four million.
     Holdings,
 }
 
@@ -108,14 +111,14 @@ pub enum Full {
 #[derive(Debug)]
 pub struct Learned {
     limits: Limits,
-    /// Chooses shards. Keyed at random, so that outsiders cannot choose addresses that share one.
+    /// Maps addresses to shards. Keyed at random, so that outsiders cannot choose addresses that share a shard.
     hasher: RandomState,
-    /// Held while a thread counts a holder's addresses, so that two counts do not grant the same room.
+    /// Held while a thread counts a holder's addresses under a name, so that two counts do not grant the same room.
     counting: Mutex<()>,
-    /// Exclusive while holders and names come and go, shared while a thread uses one.
+    /// Locked exclusively to add and remove holders and names, shared to use them.
     world: RwLock<World>,
     shards: Box<[Mutex<Shard>]>,
-    /// The next shard to sweep, modulo their number.
+    /// Number of the next shard to sweep, modulo [`SHARDS`].
     cursor: AtomicUsize,
     refused: Refused,
 }
@@ -127,10 +130,10 @@ struct World {
     names: Names,
 }
 
-/// The addresses of one hash.
+/// The addresses that share a lock, each with its holdings.
 type Shard = AHashMap<IpAddr, Entry>;
 
-/// Maximum numbers, which tests lower.
+/// The limits of a table: [`NAMES`], [`ADDRESSES_PER_NAME`] and [`HOLDINGS_PER_HOLDER`]. Lower in tests.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     names: usize,
@@ -138,7 +141,7 @@ struct Limits {
     holdings: usize,
 }
 
-/// Answers' addresses that were not stored, by limit.
+/// Numbers of addresses that were not stored, by the limit that they would have exceeded.
 #[derive(Debug, Default)]
 struct Refused {
     addresses: AtomicU64,
@@ -157,10 +160,10 @@ struct Answer<'a> {
     window: Window,
 }
 
-/// The reason for which an address cannot be stored.
+/// The reason why an attempt to store an address failed.
 enum Obstacle {
     Full(Full),
-    /// The holder's addresses under the name must be counted first.
+    /// The holder's addresses under this name must be counted first.
     Uncounted(NameId),
 }
 
@@ -189,10 +192,11 @@ impl Learned {
         }
     }
 
-    /// Stores that a holder has learned an address for a name. `name` is lower-case dotted text. `now` and `until` are in nanoseconds since
-    /// 1970; `until` is when the address ends to be valid for new connections, with TTL and grace. After 2106 it counts as unlimited.
+    /// Stores that a holder has learned an address under a name, and returns the name's id. `name` is dotted text in lower case. `now` and
+    /// `until` are in nanoseconds since 1970. From `until` on, which includes TTL and grace, the address is not valid for new connections.
+    /// An end after 2106 counts as unlimited.
     ///
-    /// If the holder has learned the address for this name before, the later end counts. If `until` is not after `now`, only the name is
+    /// If the holder has learned the address under this name before, the later end counts. If `until` is not after `now`, only the name is
     /// stored.
     ///
     /// # Errors
@@ -212,8 +216,8 @@ impl Learned {
         result
     }
 
-    /// Calls `each` with every name under which the holder has learned the address and that is valid at `now`, in nanoseconds since 1970.
-    /// Each name comes once. `each` may call the table.
+    /// Calls `each` with the id and text of every name under which the holder has learned the address, if that is valid at `now`, in
+    /// nanoseconds since 1970. Calls it once for each name. `each` may call the table.
     pub fn names_of(&self, holder: Holder, address: IpAddr, now: u64, mut each: impl FnMut(NameId, &str)) {
         let mut few = [NameId(0); 32];
         let mut many = Vec::new();
@@ -233,13 +237,13 @@ impl Learned {
         }
     }
 
-    /// Calls `each` with a name's text and returns true. Returns false if the name is unknown. `each` may call the table.
+    /// Calls `each` with the text of a name and returns true. Returns false if the id is unknown. `each` may call the table.
     pub fn with_name(&self, id: NameId, each: impl FnOnce(&str)) -> bool {
         let text = read(&self.world).names.texts().get(id).cloned();
         text.map(|text| each(&text)).is_some()
     }
 
-    /// Forgets all addresses of a holder, whose pod is gone. From now on the holder has no names; the sweep releases the memory.
+    /// Removes a holder whose pod is gone. [`Learned::names_of`] finds nothing for the holder from now on; the sweep releases the memory.
     pub fn forget(&self, holder: Holder) {
         let mut world = write(&self.world);
         world.seats.leave(holder);
@@ -252,7 +256,7 @@ impl Learned {
         &self.shards[hash % SHARDS]
     }
 
-    /// Stores an address of an answer that has not ended.
+    /// Stores an address that is valid, in up to [`TRIES`] attempts. Returns the name's id.
     fn store(&self, answer: &Answer<'_>) -> Result<NameId, Full> {
         for _ in 0..TRIES {
             match self.try_store(answer) {
@@ -265,7 +269,7 @@ impl Learned {
     }
 
     fn try_store(&self, answer: &Answer<'_>) -> Result<NameId, Obstacle> {
-        // Shared until the address is stored, so that the seat keeps its holder and the id its name.
+        // The world stays locked until the address is stored, so that the seat keeps its holder and the id its name.
         let (world, seat, id) = self.admit(answer).map_err(Obstacle::Full)?;
         let mut shard = lock(self.shard(answer.address));
         let entry = shard.entry(answer.address).or_default();
@@ -276,13 +280,14 @@ impl Learned {
         result.map(|()| id)
     }
 
-    /// Returns the id of a name, which may be new. `now` is in seconds.
+    /// Returns the id of a name. Stores an unknown name, without addresses. `now` is in seconds since 1970.
     fn intern(&self, name: &str, now: u32) -> Result<NameId, Full> {
         let known = read(&self.world).names.id(name);
         known.or_else(|| write(&self.world).names.intern(name, now)).ok_or(Full::Names)
     }
 
-    /// Returns the holder's seat and the name's id, which may be new.
+    /// Returns the seat of the answer's holder and the id of its name, which may be new. They stay valid while the returned shared lock is
+    /// held.
     fn admit(&self, answer: &Answer<'_>) -> Result<(RwLockReadGuard<'_, World>, Seat, NameId), Full> {
         let now = seconds(answer.time);
         let world = read(&self.world);
@@ -303,7 +308,7 @@ impl Learned {
         world.seats.holdings(seat) >= self.limits.holdings
     }
 
-    /// Stores an answer's address in its entry, whose shard is locked.
+    /// Stores an answer's address in `entry`, the address's entry in the shard that the caller has locked.
     fn store_in(
         &self,
         entry: &mut Entry,

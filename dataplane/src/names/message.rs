@@ -39,8 +39,8 @@ pub(crate) enum Fault {
     BadPointer,
     /// The answer section has more than 63 CNAME records of class IN, so a chain could have more than 64 names.
     LongChain,
-    /// Following and comparing the names of the answer section takes more than 65,536 steps. A step reads a label, a pointer or 8 bytes of a
-    /// long label.
+    /// Following and comparing the names of the answer section takes more than 65,536 steps. A step reads a label, a pointer or 8 bytes of
+    /// a long label.
     CostlyNames,
 }
 
@@ -126,12 +126,12 @@ impl<'a> Message<'a> {
     /// Calls `each` for no record, and counts none, if the message is a query, or if it asks for another class than IN or for another type
     /// than A, AAAA or ANY. The response code makes no difference.
     ///
-    /// If this function returns a fault, `each` was never called. In a message with the TC bit, the section ends before its first incomplete
-    /// record, which is then no fault. The names in A, AAAA and CNAME records of class IN are checked to their roots. Other records are
-    /// skipped. The authority and additional sections are not read.
+    /// If this function returns a fault, `each` was never called. In a message with the TC bit, the section ends before its first
+    /// incomplete record, which is then no fault. The names in A, AAAA and CNAME records of class IN are checked to their roots. Other
+    /// records are skipped. The authority and additional sections are not read.
     ///
-    /// Cost: three walks over at most 5,956 records, and at most 83,000 steps in names. These are the limit of [`Fault::CostlyNames`] and the
-    /// two names that exceed the limit. The costliest message known takes 0.5 ms, a usual response 0.3 µs.
+    /// Cost: three walks over at most 5,956 records, and at most 83,000 steps in names. These are the limit of [`Fault::CostlyNames`] and
+    /// the two names that exceed the limit. The costliest message known takes 0.5 ms, a usual response 0.3 µs.
     pub(crate) fn addresses(&self, mut each: impl FnMut(IpAddr, u32)) -> Result<Answered, Fault> {
         if !self.is_response() || self.question_class != CLASS_IN || !(self.asks(TYPE_A) || self.asks(TYPE_AAAA)) {
             return Ok(Answered::default());

@@ -1,20 +1,21 @@
-//! Domain names: learns from DNS answers which addresses pods have for which names.
+//! Learns from forwarded DNS answers which addresses pods may reach by rules that name domains.
 //!
-//! **Purpose.** Rules can name domains ([`Rule::names`](bulkhead_classifier::Rule::names)). Whether such a rule matches depends on what the
-//! sending pod has learned. The worker that forwards a pod's DNS answer stores the answer's addresses before it forwards the answer.
+//! **Purpose.** Rules can name domains ([`Rule::names`](bulkhead_classifier::Rule::names)). Whether such a rule matches a packet depends on
+//! the names under which the sending pod has learned the packet's destination. The worker that forwards a DNS answer to a pod stores the
+//! answer's addresses before it forwards the answer.
 //!
 //! ```text
 //!   query  of a pod ------> Questions: remembered, 64 per pod
 //!   answer to a pod ------> is its question open? -> Message: addresses -> Learned (shared by all workers) -> the answer is forwarded
 //!   first packet of a pod -> names of its destination in Learned -> the pod's table -> verdict
 //! ```
-//! The pod's first packet is caused by the answer. So each worker that sees the packet sees what was stored, without a wait, a proxy or new
-//! tables.
+//! The pod connects after it has received the answer. So any worker that judges the pod's first packet finds the stored addresses: no
+//! packet waits, and neither a proxy nor new tables are needed.
 //!
-//! **Not its purpose.** It blocks no DNS and changes no answer. It does not resolve names itself.
+//! **Not its purpose.** This module does not block DNS, change answers or resolve names itself.
 //!
-//! **Invariant.** Only an answer from a trusted server to an open question of the same pod is believed: same addresses, ports, protocol, id
-//! and question. Whatever is not understood is forwarded and teaches nothing.
+//! **Invariant.** A worker learns only from answers of trusted servers to open questions of the same pod, with the same addresses, ports,
+//! protocol, id and question. A message that cannot be parsed is forwarded, and nothing is learned from it.
 
 #[cfg_attr(not(target_os = "linux"), path = "kept/nowhere.rs")]
 mod kept;
@@ -38,35 +39,35 @@ pub(crate) use streams::{Segment, Streams};
 use crate::flow::Translation;
 use crate::{Flow, PortId};
 
-/// The longest TTL in seconds that counts, one day: the default of resolvers such as unbound (`cache-max-ttl`). Longer ones would let the owner of a zone
-/// below an allowed name use up the memory for names.
+/// Maximum TTL in seconds, one day: the default of resolvers such as unbound (`cache-max-ttl`). Longer TTLs are shortened to it. Otherwise
+/// the owner of a zone below an allowed name could use up the memory for names.
 pub(crate) const LONGEST_TTL: u32 = 86_400;
 
 /// The port of DNS servers (RFC 1035 §4.2).
 pub(crate) const DNS: u16 = 53;
 
-/// The ports whose DNS answers are read, and the servers that are believed. A part of the snapshot.
+/// The ports with rules that name domains, and the DNS servers from whose answers these ports learn. A part of the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
-    /// The trusted servers, by their addresses after translation.
+    /// Addresses of the trusted servers themselves, not of Services in front of them.
     servers: AddressSet,
     /// Time in nanoseconds for which an address is valid after its TTL.
     grace: u64,
-    /// By port id. `None` for ports without rules that name domains.
+    /// The holder of each port, by port id. `None` for ports without rules that name domains.
     holders: Vec<Option<Holder>>,
 }
 
-/// The part of a packet in a DNS conversation.
+/// Whether a DNS packet is a query or an answer, and the ends of its conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// From a pod to a server.
+    /// The packet goes from a pod to a server.
     Query(Asker),
-    /// From a server to a pod.
+    /// The packet goes from a server to a pod.
     Answer(Asker),
 }
 
 impl Learned {
-    /// Returns a name's text. `None` if the name is unknown.
+    /// Returns the text of a name, in lower case and without a final dot. `None` if the id is unknown.
     pub fn text(&self, id: NameId) -> Option<String> {
         let mut text = None;
         self.with_name(id, |name| text = Some(name.to_owned()));
@@ -75,13 +76,13 @@ impl Learned {
 }
 
 impl Names {
-    /// Creates the part of a snapshot. `holders` has one element per port. `grace` is in nanoseconds: clients may cache answers longer than their
-    /// TTL.
+    /// Creates the part of a snapshot. `holders` has one element per port id: `None` for ports without rules that name domains. `grace` is
+    /// the time in nanoseconds for which an address stays valid after its TTL, because clients may cache answers longer.
     pub const fn new(servers: AddressSet, grace: u64, holders: Vec<Option<Holder>>) -> Self {
         Self { servers, grace, holders }
     }
 
-    /// Returns the trusted servers.
+    /// Returns the addresses of the trusted servers themselves, not of Services in front of them.
     pub const fn servers(&self) -> &AddressSet {
         &self.servers
     }
@@ -96,18 +97,20 @@ impl Names {
         self.holders.get(port.index()).copied().flatten()
     }
 
-    /// Returns all holders.
+    /// Returns the holders of all ports with rules that name domains.
     pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> + '_ {
         self.holders.iter().copied().flatten()
     }
 
-    /// Returns the time in nanoseconds since 1970 until which an address with this TTL in seconds is valid.
+    /// Returns when an address with this TTL in seconds, learned at `now`, stops being valid. The TTL is shortened to [`LONGEST_TTL`] and
+    /// lengthened by the grace. Both times are in nanoseconds since 1970.
     pub(crate) fn until(&self, now: u64, ttl: u32) -> u64 {
         now.saturating_add(u64::from(ttl.min(LONGEST_TTL)) * 1_000_000_000).saturating_add(self.grace)
     }
 
-    /// Returns the part of a forwarded packet in a DNS conversation with a trusted server. `None` for all other packets. `received` is the
-    /// packet's flow, `sent` its translation, `None` if it is not translated.
+    /// Returns whether a forwarded packet is a query of a pod with a holder to a trusted server, or an answer to such a pod. `None` for all
+    /// other packets. `received` has the packet's addresses and ports when it was received, `sent` those after translation: `None` if it is
+    /// not translated.
     pub(crate) fn part(
         &self,
         (in_port, out): (PortId, PortId),
@@ -133,22 +136,23 @@ impl Names {
     }
 }
 
-/// Counts of a worker's DNS packets of pods with rules that name domains.
+/// Counts of DNS messages between trusted servers and pods with rules that name domains, of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameCounters {
     /// Queries to trusted servers.
     pub queries: u64,
-    /// Answers to open questions.
+    /// Answers to open questions about names that a rule of the pod names.
     pub answers: u64,
-    /// Addresses of answers that were stored.
+    /// Stored addresses of these answers.
     pub addresses: u64,
-    /// Answers to no open question: forged, repeated, or later than [`PATIENCE`].
+    /// Ignored answers about such names, because they answer no open question: forged, repeated, or later than [`PATIENCE`].
     pub unasked: u64,
-    /// Messages that were not understood.
+    /// Messages that could not be parsed, and answers about names that no rule can name, such as the root.
     pub malformed: u64,
-    /// Messages of which the worker has not all bytes.
+    /// Packets whose messages the worker could not read completely: fragments, truncated packets, and segments of streams that it does not
+    /// follow.
     pub incomplete: u64,
-    /// Addresses that were not stored, because their pod or name has too many.
+    /// Addresses that were not stored, because of a limit on addresses, names or holdings.
     pub full: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The open questions of pods: an answer is believed only if it answers one of them.
+//! The open questions of pods. A worker learns only from answers to them.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::Holder;
 /// Maximum number of a pod's open questions per worker. A resolver asks for two address families and a few search domains at once.
 pub(crate) const OPEN: usize = 64;
 
-/// Time in nanoseconds for which a question stays open, 10 s: twice the time after which glibc and musl ask again.
+/// Time in nanoseconds for which a question stays open: 10 seconds, twice the time after which glibc and musl ask again.
 pub const PATIENCE: u64 = 10_000_000_000;
 
 /// Maximum length of a question in bytes: a name of 255 bytes, type and class (RFC 1035 §2.3.4, §4.1.2).
@@ -26,11 +26,15 @@ pub(crate) struct Asker {
     pub(crate) protocol: u8,
 }
 
+/// A query of a pod that was not answered yet.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     asker: Asker,
+    /// The DNS message's id.
     id: u16,
+    /// Time of the last query in nanoseconds since 1970.
     asked: u64,
+    /// The question as sent, in the first `len` bytes.
     bytes: [u8; LONGEST],
     len: usize,
 }
@@ -41,13 +45,13 @@ impl Question {
     }
 }
 
-/// The open questions of all pods, of one worker. Query and answer belong to one session, so they are judged by one worker.
+/// The open questions of all pods at one worker. Query and answer belong to one session, so the same worker judges both.
 #[derive(Debug, Default)]
 pub(crate) struct Questions(AHashMap<Holder, Vec<Question>>);
 
 impl Questions {
-    /// Remembers a question, by its bytes as sent. A repeated question is the same one and stays open longer. The oldest is forgotten if the pod
-    /// has [`OPEN`] of them.
+    /// Opens a question at `now`, in nanoseconds since 1970. `bytes` are the question as sent. A repeated question replaces the earlier one
+    /// and so stays open longer. If the pod has [`OPEN`] questions, the oldest is closed. Ignores questions of more than [`LONGEST`] bytes.
     pub(crate) fn ask(&mut self, asker: &Asker, id: u16, bytes: &[u8], now: u64) {
         if bytes.len() > LONGEST {
             return;
@@ -62,14 +66,15 @@ impl Questions {
         open.push(question);
     }
 
-    /// Whether the question is open. Closes it: a second answer is not believed.
+    /// Closes the question that an answer repeats byte for byte. Returns whether it was open: false for an unasked, second or late answer,
+    /// from which nothing may be learned. `now` is in nanoseconds since 1970.
     pub(crate) fn close(&mut self, asker: &Asker, id: u16, bytes: &[u8], now: u64) -> bool {
         let Some(open) = self.0.get_mut(&asker.holder) else { return false };
         let Some(at) = open.iter().position(|question| question.is(asker, id, bytes)) else { return false };
         now.saturating_sub(open.remove(at).asked) < PATIENCE
     }
 
-    /// Forgets the questions of pods that are not kept.
+    /// Drops the questions of all holders for which `is_kept` returns false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(Holder) -> bool) {
         self.0.retain(|holder, _| is_kept(*holder));
     }

@@ -1,21 +1,21 @@
-//! DNS over TCP: puts the segments of selected connections in order and finds the messages in them (RFC 7766).
+//! Reads DNS over TCP (RFC 7766): puts the segments of selected connections in order and finds the messages in them.
 //!
-//! Segments are copied and forwarded at once. The segment that completes a message is read before it is forwarded, and the receiver cannot
-//! read the message earlier. So nothing is held back.
+//! Segments are copied and forwarded at once. A message is read before the segment that completes it is forwarded, and the receiver cannot
+//! read the message earlier. So no segment is held back.
 
 use ahash::AHashMap;
 
 use super::Asker;
 use crate::packet::TcpFlags;
 
-/// Maximum number of connections' directions per worker. Further ones teach nothing.
+/// Maximum number of streams per worker, two per connection. Nothing is learned from further ones.
 const STREAMS: usize = 1 << 10;
 
-/// Maximum number of bytes of one direction that wait for their message to be complete: the longest message and its length field. A stream that
-/// exceeds it teaches nothing further.
+/// Maximum number of bytes of one direction that wait for their message to be complete: the longest message and its length field. A stream
+/// that exceeds it is no longer followed.
 const WAITING: usize = 2 + u16::MAX as usize;
 
-/// Maximum number of segments of one direction that wait for earlier ones.
+/// Maximum number of segments of one direction that wait for earlier segments.
 const EARLY: usize = 32;
 
 /// A TCP segment of a DNS conversation.
@@ -25,28 +25,29 @@ pub(crate) struct Segment<'a> {
     pub(crate) seq: u32,
     pub(crate) flags: TcpFlags,
     pub(crate) data: &'a [u8],
-    /// Whether `data` is the whole payload.
+    /// Whether `data` is the whole payload. False if the packet is truncated.
     pub(crate) is_whole: bool,
 }
 
 /// One direction of a connection.
 #[derive(Debug, Default)]
 struct Stream {
-    /// Sequence number of the next byte. `None` if unknown: the stream teaches nothing until the next SYN.
+    /// Sequence number of the next byte. `None` if the stream is not followed until its next SYN.
     next: Option<u32>,
-    /// Bytes in order, from the begin of a message.
+    /// Bytes in order, from the length field of the first incomplete message on.
     bytes: Vec<u8>,
     /// Segments after a gap, with their sequence numbers.
     early: Vec<(u32, Vec<u8>)>,
 }
 
-/// The directions of DNS connections, of one worker.
+/// The streams of DNS connections at one worker: by the connection, and true for the direction from the pod to the server.
 #[derive(Debug, Default)]
 pub(crate) struct Streams(AHashMap<(Asker, bool), Stream>);
 
 impl Streams {
-    /// Takes a segment in, and calls `each` with each message that it completes. `is_query` tells the direction. Returns false if the stream
-    /// cannot be followed any further.
+    /// Adds a segment to its stream, and calls `each` with every message that it completes, without the length field. `is_query` is true
+    /// for the direction from the pod to the server. Returns false if the stream is not followed, so that its messages are lost: its SYN
+    /// was not seen, a limit is exceeded, or a segment was truncated.
     pub(crate) fn take(
         &mut self,
         asker: &Asker,
@@ -74,7 +75,7 @@ impl Streams {
         is_followed
     }
 
-    /// Forgets the connections of pods that are not kept.
+    /// Drops the streams of all holders for which `is_kept` returns false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(super::Holder) -> bool) {
         self.0.retain(|(asker, _), _| is_kept(asker.holder));
     }
@@ -109,7 +110,7 @@ impl Stream {
         segment.is_whole && self.bytes.len() <= WAITING
     }
 
-    /// Appends the bytes that are new.
+    /// Appends the bytes of a segment that the stream does not have yet. `seq` is the number of the first one.
     fn append(&mut self, seq: u32, data: &[u8]) {
         let Some(next) = self.next else { return };
         let known = usize::try_from(-i64::from(ahead(seq, next))).unwrap_or(0);
@@ -134,7 +135,7 @@ impl Stream {
     }
 }
 
-/// Returns how far a sequence number is ahead of another. Negative if it is behind.
+/// Returns the number of bytes by which `seq` is ahead of `of`. Negative if it is behind.
 const fn ahead(seq: u32, of: u32) -> i32 {
     seq.wrapping_sub(of).cast_signed()
 }
@@ -149,7 +150,7 @@ mod tests {
         Asker { holder: Holder(1), client, server, protocol: 6 }
     }
 
-    /// Sends segments, each with its distance from the SYN, and returns the messages.
+    /// Sends segments, each with its distance from the SYN. Returns the messages, and whether the stream was followed to the end.
     fn messages(start: u32, segments: &[(u32, &[u8])]) -> (Vec<Vec<u8>>, bool) {
         let (mut streams, mut found) = (Streams::default(), Vec::new());
         let syn = Segment { seq: start, flags: TcpFlags(TcpFlags::SYN), data: &[], is_whole: true };

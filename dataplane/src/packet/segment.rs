@@ -28,11 +28,11 @@ pub(crate) struct SeqSpan {
     pub(crate) ack: Option<u32>,
 }
 
-/// The data behind a transport header.
+/// The data behind a UDP or TCP header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Data<'a> {
     pub(crate) bytes: &'a [u8],
-    /// Whether a capture or the first frame of a longer packet has all of it.
+    /// Whether `bytes` are all of the data. False if the capture is truncated, or if the frame is the first one of a longer packet.
     pub(crate) is_whole: bool,
     /// Sequence number and flags of a TCP segment. `None` for UDP.
     pub(crate) segment: Option<(u32, TcpFlags)>,
@@ -106,8 +106,7 @@ impl<'a> Payload<'a> {
         Some(SeqSpan { seq, end, ack: flags.has(TcpFlags::ACK).then_some(word(8)) })
     }
 
-    /// Returns the data behind a UDP or TCP header, whether it is complete, and a TCP segment's sequence number and flags. `None` for other
-    /// protocols and truncated headers.
+    /// Returns the data behind a UDP or TCP header. `None` for other protocols, truncated headers and invalid header or UDP lengths.
     pub(crate) fn data(&self) -> Option<Data<'a>> {
         match self.protocol {
             protocol::UDP => {

@@ -17,7 +17,8 @@ pub(super) struct Links {
     pub(super) of_destination: Link,
     /// Number of the packet for which the entry was last added to its lists.
     pub(super) queued: u64,
-    /// The table's number. With [`NAMED`], the number of the name by which the rule matched.
+    /// The number of the deciding table or, with the bit [`NAMED`], of the name by which the rule matched. `u32::MAX` if no table decided
+    /// or the decision is not known.
     table: u32,
     rule: u32,
     /// Next expected sequence number of each side, initiator first, as last sampled. 0 if unknown.
@@ -33,7 +34,7 @@ pub(super) struct Link {
 
 /// The bit of [`Links::rule`] that marks an audited session. Rule positions have 24 bits.
 const AUDITED: u32 = 1 << 31;
-/// The bit of [`Links::table`] that marks the number of a name. Tables are fewer.
+/// The bit of [`Links::table`] that marks the number of a name. Numbers of tables are lower.
 const NAMED: u32 = 1 << 31;
 /// The rule position of a session that no rule allowed, without an audit mark.
 const NO_RULE: u32 = u32::MAX;
@@ -83,13 +84,14 @@ impl Links {
         };
     }
 
-    /// Returns the name by which the rule matched. `None` if the rule names no domains.
+    /// Returns the name by which the rule matched. `None` if the session was not allowed by name.
     pub(super) const fn name(&self) -> Option<NameId> {
         let is_named = self.table & NAMED != 0 && self.table != u32::MAX;
         if is_named { Some(NameId::from_bits(self.table & !NAMED)) } else { None }
     }
 
-    /// Returns the decision. Its origin is in the entry. A decision by name does not have its table, which is that of the initiator's port.
+    /// Returns the decision. Its origin is in the entry. A decision by name does not have the table, which is the `named_table` of the
+    /// initiator's port.
     pub(super) fn decision(&self, entry: &Entry) -> Decision {
         let some = |number: u32| (number != u32::MAX).then_some(number);
         let by_table = || some(self.table).map(|table| Decider::Table(TableId(table)));

@@ -116,7 +116,8 @@ pub(crate) struct Stored {
     pub(super) next: [u32; 2],
     pub(super) is_audited: bool,
     pub(super) rewrite: Option<Rewrite>,
-    /// The name by which the session was allowed. `None` if its rule named no domains.
+    /// The name by which the session was allowed, with its id in the process that wrote the file until [`KeptNames::renumber`] has returned
+    /// the new one. `None` if the session was not allowed by name.
     pub(crate) name: Option<NameId>,
 }
 
@@ -258,7 +259,8 @@ impl SessionStore {
         Ok(clients)
     }
 
-    /// Creates the file of learned names, with what was found earlier. It becomes valid with [`SessionStore::commit`].
+    /// Creates the file of learned names. It takes over the names and holdings of the earlier process's file, if one was read, and becomes
+    /// valid with [`SessionStore::commit`].
     pub(crate) fn create_names(&mut self) -> Result<KeptNames, SessionStoreError> {
         let path = self.folder("next").join(NAMES);
         let made = KeptNames::in_file(&path, self.boot, std::mem::take(&mut self.names));

@@ -30,7 +30,7 @@ use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot, FlowStart, Forwarded
 use crate::packet::{self, LinkType};
 use crate::translations::Translated;
 use crate::worker::JudgedFlow;
-use crate::{Flow, Judged, Names, PortId, Received, SessionState, Snapshot, Worker};
+use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
 
 /// Hits sampled per burst, and thus the maximum number of system calls (1.3 to 1.7 µs each): a twentieth of the time for sending a full
 /// burst.
@@ -130,13 +130,6 @@ impl About<'_> {
         let shared = self.snapshot.shared_uplink().filter(|_| self.snapshot.host() == Some(packet.in_port));
         let expected = shared.filter(|&uplink| self.engine.cacheable(packet.frame, uplink).is_some());
         Received { in_port: expected.unwrap_or(packet.in_port), ..packet }
-    }
-}
-
-impl About<'_> {
-    /// Whether the worker learns from the packet, so that it must see the packets of its flow.
-    fn is_dns(&self, (in_port, out): (PortId, PortId), flow: &Flow, translation: Option<&Translation>) -> bool {
-        self.snapshot.names().is_some_and(|names| names.part((in_port, out), flow, translation).is_some())
     }
 }
 
@@ -289,9 +282,8 @@ impl Caching {
         if ports.map(slot) != [Some(from), Some(to)] || !ports.into_iter().all(is_reached_alike) {
             return None;
         }
-        let is_dns = |names: &Names| names.part((in_port, out), &flow, translation.as_ref()).is_some();
         let is_kept = about.stream.is_some_and(|stream| stream.keeps_from_cache(|| Some(flow), translation.as_ref()));
-        if is_kept || next.names().is_some_and(is_dns) {
+        if is_kept || next.is_dns((in_port, out), &flow, translation.as_ref()) {
             return None;
         }
         let destination = translation.as_ref().map_or(flow.dst, |sent| sent.dst);
@@ -327,7 +319,9 @@ impl Caching {
         }
         let translation = translated.map(|translated| translated.sent());
         let flow = || packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).flow;
-        if about.snapshot.names().is_some() && about.is_dns((packet.in_port, out), &flow()?, translation.as_ref()) {
+        if about.snapshot.names().is_some()
+            && about.snapshot.is_dns((packet.in_port, out), &flow()?, translation.as_ref())
+        {
             return None;
         }
         let is_kept = about.stream.is_some_and(|stream| stream.keeps_from_cache(flow, translation.as_ref()));

@@ -44,7 +44,7 @@ pub struct WorkerCounters {
     pub sessions: u64,
     /// Current number of translated connections, including those that policy denied.
     pub translated: u64,
-    /// Counts of DNS messages of pods whose rules name domains.
+    /// Counts of DNS messages of pods with rules that name domains.
     pub names: NameCounters,
     /// Current number of packets waiting for their next hop's MAC address.
     pub held: u64,

@@ -36,6 +36,7 @@ mod assembly;
 mod bell;
 mod caching;
 mod clock;
+mod command;
 mod config;
 mod counters;
 mod lane;
@@ -70,49 +71,12 @@ use crate::{
 };
 use assembly::spawn;
 use bell::Bell;
-use stream::{StreamPlan, StreamReader, StreamWriter};
+pub(crate) use command::Command;
+use stream::{StreamPlan, StreamReader};
 
 /// How long the control thread waits for a worker's answer. A round takes well under a millisecond and a sleep at most 150 ms. A worker
 /// that needs longer is stuck or dead.
 const ANSWER: Duration = Duration::from_secs(2);
-
-/// A command from the control thread to a worker.
-pub(crate) enum Command {
-    /// Adds a queue to this worker: the port's id, the queue's number from 0, and the queue.
-    Add(PortId, u32, Box<dyn Port>),
-    /// Tells this worker that another one owns the port's queue: the port's id, that worker, and the port's slot in the flow cache.
-    Reach(PortId, usize, Option<FlowSlot>),
-    /// Adds a queue of the trunk to this worker.
-    AddTrunk(Box<dyn Port>),
-    /// Connects the port over the trunk, with the slot as the tag of its packets.
-    Attach(PortId, FlowSlot),
-    /// Announces the conventional gateways on the port, in the next round.
-    Announce(PortId),
-    /// Closes the port. Its sessions stay.
-    Remove(PortId),
-    /// Ends the sessions of a port whose pod is gone.
-    End(PortId),
-    /// Sends a message before the next round, which loads the snapshot again.
-    Confirm(Sender<()>),
-    /// Sends the worker's counters to the control thread.
-    Report(Sender<WorkerCounters>),
-    /// Sends one page of sessions, which begins at this slot of the session table.
-    Sessions(u32, Sender<SessionPage>),
-    /// Ends the sessions that match the selector in one page, which begins at this slot. Sends the ended sessions.
-    EndSessions(u32, SessionSelector, Sender<EndedSessions>),
-    /// Attaches a stream writer, or detaches the current one with `None`.
-    Stream(Option<Box<StreamWriter>>),
-    /// Confirms the flows in the kernel that the next snapshot allows. Sends a message when that is done.
-    JudgeAgain(Arc<Snapshot>, Arc<[ForwardedFlow]>, Sender<()>),
-    /// Brings sessions up to date with these changes of their flows.
-    Learn(Arc<[FlowChange]>),
-    /// Reports audited connections to this tap.
-    Audit(AuditTap),
-    /// Closes all ports and sends a message when that is done.
-    Halt(Sender<()>),
-    /// Ends the worker.
-    Stop,
-}
 
 /// The control thread's handle of a worker.
 struct Handle {
@@ -130,6 +94,7 @@ pub struct Vswitch {
     events: Receiver<VswitchEvent>,
     /// The session counts of each port, which the control thread reads without asking the workers.
     budget: Arc<Budget>,
+    /// The addresses that pods have learned from DNS answers.
     learned: Arc<Learned>,
     /// The file in which learned names outlive the process. `None` if sessions are not kept in files.
     kept_names: Option<Arc<KeptNames>>,
@@ -220,12 +185,13 @@ impl Vswitch {
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::End(id)));
     }
 
-    /// Returns the addresses that pods have learned by name.
+    /// Returns the table of addresses that pods have learned from DNS answers.
     pub const fn learned(&self) -> &Arc<Learned> {
         &self.learned
     }
 
-    /// Gives a pod that learns names what an earlier process knew of it. `addresses` are the pod's, `now` is in nanoseconds since 1970.
+    /// Gives a holder the learned addresses that an earlier process had of the same pod. `addresses` are the pod's own. `now` is in
+    /// nanoseconds since 1970. Does nothing if sessions are not kept in files.
     pub fn give_back_names(&self, holder: Holder, addresses: &[IpAddr], now: u64) {
         if let Some(kept) = &self.kept_names {
             kept.give_back(&self.learned, holder, addresses, now);

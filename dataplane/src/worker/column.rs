@@ -352,7 +352,7 @@ impl Burst<'_> {
         }
     }
 
-    /// Returns addresses and ports of packet `at` after translation. `None` if it is not translated.
+    /// Returns the addresses and ports of packet `at` after translation. `None` if the packet is not translated.
     pub(super) fn sent(&self, at: usize) -> Option<Translation> {
         self.translations.get(self.judged[at].translation).map(|translated| translated.sent())
     }

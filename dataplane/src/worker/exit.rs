@@ -32,7 +32,7 @@ pub(super) struct Bound {
     pub(super) table: TableId,
     /// The table that would be in force if all policies were enforced: see [`super::audit`]. `None` if it changes no verdict.
     pub(super) audit: Option<TableId>,
-    /// Whether the sender has a table with rules that name domains, in force or audited, which judges first.
+    /// Whether the receiving port has a `named_table` or `named_audit`, which judge as well.
     pub(super) is_named: bool,
 }
 

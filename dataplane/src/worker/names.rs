@@ -1,4 +1,4 @@
-//! Learns from pods' DNS answers, and judges packets of pods with rules that name domains. See [`crate::names`].
+//! Learns from DNS answers to pods, and judges packets of pods with rules that name domains. See [`crate::names`].
 
 use std::sync::Arc;
 
@@ -14,34 +14,35 @@ use crate::names::{
 use crate::packet::Data;
 use crate::{Decider, Decision, PortId, PortKind, Snapshot, TableId, Verdict};
 
-/// The part of a worker that learns names.
+/// The state with which a worker learns names.
 #[derive(Debug, Default)]
 pub(super) struct Learning {
-    /// What all workers have learned.
+    /// The addresses that all workers have learned.
     pub(super) learned: Arc<Learned>,
-    /// The file in which that outlives the process. `None` if sessions are not kept in files.
+    /// The file in which learned addresses outlive the process. `None` if sessions are not kept in files.
     kept: Option<Arc<KeptNames>>,
     questions: Questions,
     streams: Streams,
     pub(super) counters: NameCounters,
 }
 
-/// A packet of a sender with rules that name domains.
+/// A packet of a connection whose initiator has rules that name domains.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) snapshot: &'a Snapshot,
-    /// Receiving and output port of the connection's forward direction.
+    /// The receiving and the output port of the connection's forward direction.
     pub(super) ports: (PortId, PortId),
     pub(super) key: &'a PolicyKey,
-    /// The name by which the packet's session was allowed. Its rule may still name it although the address has expired. `None` for other sessions and
-    /// new ones.
+    /// The name by which the packet's session was allowed, which counts even if its address has expired. `None` for a new session and for
+    /// one that was not allowed by name.
     pub(super) kept: Option<NameId>,
     /// Nanoseconds since 1970.
     pub(super) now: u64,
 }
 
 impl Learning {
-    /// Decides about a packet that `table` has judged. Returns whether it is allowed, and the decision.
+    /// Decides about a packet for which `table`, the one without names, has returned `verdict`. Returns whether both this table and the
+    /// initiator's `named_table` allow the packet, and the decision to report.
     #[cold]
     #[inline(never)]
     pub(super) fn decide(&self, asked: &Asked<'_>, table: TableId, verdict: PolicyVerdict) -> (bool, Decision) {
@@ -50,7 +51,8 @@ impl Learning {
         let Some(named) = snapshot.port(in_port).and_then(|port| port.named_table) else { return by_table };
         let (by_sender, name) = self.judge(asked, named);
         let decision = named_decision(snapshot, named, by_sender, name);
-        // Of two tables that allow, the one that says more is named: the receiver's, unless it is no pod or a name decided.
+        // If both tables allow, the decision is that of the receiving pod's table. It is the initiator's if the receiver is no pod, or if a
+        // name decided.
         let is_pods = snapshot.port(out).is_some_and(|port| port.kind == PortKind::Pod && port.ingress.is_none());
         match (by_sender.is_allow(), verdict.is_allow()) {
             (false, _) => (false, decision),
@@ -59,7 +61,8 @@ impl Learning {
         }
     }
 
-    /// Returns the decision of the first audit table that denies, otherwise `None`. `audit` is that of the output port.
+    /// Returns the decision of the first audit table that denies: the initiator's `named_audit`, then `audit`, that of the output port.
+    /// `None` if neither denies.
     pub(super) fn audited_denial(&self, asked: &Asked<'_>, audit: Option<TableId>) -> Option<Decision> {
         let by_sender = asked.snapshot.port(asked.ports.0).and_then(|port| port.named_audit).and_then(|table| {
             let (verdict, name) = self.judge(asked, table);
@@ -68,29 +71,29 @@ impl Learning {
         by_sender.or_else(|| audit::denial(asked.snapshot, audit?, asked.key))
     }
 
-    /// Returns the verdict of a table with rules that name domains, and the name by which its rule matched.
+    /// Returns the verdict of a table with rules that name domains, and the name by which the deciding rule matched. The name is `None` if
+    /// that rule names no domains.
     fn judge(&self, asked: &Asked<'_>, table: TableId) -> (PolicyVerdict, Option<NameId>) {
-        let Asked { snapshot, key, kept, now, .. } = *asked;
+        let Asked { snapshot, ports, key, kept, now } = *asked;
         let Some(tables) = snapshot.table(table) else { return (PolicyVerdict::NO_MATCH, None) };
         let (mut first, mut by) = (tables.lookup(key), None);
         let mut consider = |id: NameId, name: &str| {
-            let verdict = tables.lookup_named(key, [name]);
+            let verdict = tables.lookup_name(key, name);
             if verdict.precedes(first) {
                 (first, by) = (verdict, Some(id));
             }
         };
-        // A session keeps its name as long as a rule names it, also if the pod has learned others.
+        // A session keeps its name as long as a rule names it, even if the pod has learned other names since.
         if let Some(id) = kept {
             self.learned.with_name(id, |name| consider(id, name));
         }
-        let holder = snapshot.owner(key.src()).and_then(|port| snapshot.names()?.holder(port));
-        if let Some(holder) = holder {
+        if let Some(holder) = snapshot.names().and_then(|names| names.holder(ports.0)) {
             self.learned.names_of(holder, key.dst(), now, &mut consider);
         }
         (first, by)
     }
 
-    /// Forgets what belongs to ports that the snapshot does not have.
+    /// Drops the questions and streams of holders that the snapshot does not have.
     pub(super) fn follow(&mut self, snapshot: &Snapshot) {
         let kept: ahash::AHashSet<_> = snapshot.names().into_iter().flat_map(Names::holders).collect();
         self.questions.retain(|holder| kept.contains(&holder));
@@ -110,7 +113,7 @@ impl Learning {
         match part {
             Part::Query(asker) if !message.is_response() => {
                 self.counters.queries += 1;
-                // Questions about other names need no answer here.
+                // No rule names other names, so nothing is learned from their answers.
                 if message.name().is_ok_and(|name| is_named(name.as_str())) {
                     self.questions.ask(asker, id, question, now);
                 }
@@ -147,41 +150,42 @@ impl Learning {
     }
 }
 
-/// Returns the decision of a table with rules that name domains, and the name by which the rule matched.
+/// Returns the decision of a table with rules that name domains. `name` is the name by which the rule matched, `None` if the rule names no
+/// domains.
 fn named_decision(snapshot: &Snapshot, table: TableId, verdict: PolicyVerdict, name: Option<NameId>) -> Decision {
     let decision = snapshot.decision(table, verdict);
     Decision { by: name.map(Decider::Name).or(decision.by), ..decision }
 }
 
 impl Worker {
-    /// Shares what is learned with other workers, or with an earlier worker's.
+    /// Replaces the table of learned addresses by one that the worker shares with others.
     pub fn share_names(&mut self, learned: Arc<Learned>) {
         self.learning.learned = learned;
     }
 
-    /// Keeps what pods learn in this file.
+    /// Writes the addresses that pods learn from now on to this file, too.
     #[cfg(target_os = "linux")]
     pub(crate) fn keep_names_in(&mut self, kept: Arc<KeptNames>) {
         self.learning.kept = Some(kept);
     }
 
-    /// Returns the file in which names are kept. `None` if sessions are not kept in files.
+    /// Returns the file of learned addresses. `None` if sessions are not kept in files.
     #[cfg(target_os = "linux")]
     pub(crate) const fn kept_names(&self) -> Option<&Arc<KeptNames>> {
         self.learning.kept.as_ref()
     }
 
-    /// Returns the addresses that pods have learned by name, shared by all workers.
+    /// Returns the table of addresses that pods have learned, which all workers share.
     pub const fn learned(&self) -> &Arc<Learned> {
         &self.learning.learned
     }
 
-    /// Returns the counts of DNS packets.
+    /// Returns the counts of DNS messages.
     pub const fn name_counters(&self) -> &NameCounters {
         &self.learning.counters
     }
 
-    /// Judges a burst like [`Worker::judge_each`], and learns from DNS answers in it.
+    /// Judges a burst like [`Worker::judge_each`], and learns from the DNS answers in it. `names` are the snapshot's.
     #[cold]
     #[inline(never)]
     pub(super) fn judge_each_and_learn<const EXPLAIN: bool>(
@@ -193,14 +197,14 @@ impl Worker {
         for at in 0..burst.metas.len() {
             self.judge_next::<EXPLAIN, true>(burst, at, times);
             if self.may_be_dns(burst, at, names) {
-                // Packets before the answer are judged without it.
+                // Judges the packets before the answer without its addresses.
                 self.settle_pending(burst);
                 self.hear(burst, at, names);
             }
         }
     }
 
-    /// Whether the packet may be part of a DNS conversation of a pod with rules that name domains.
+    /// Whether packet `at` may belong to a DNS conversation of a pod with rules that name domains. False if it surely does not.
     fn may_be_dns(&self, burst: &Burst<'_>, at: usize, names: &Names) -> bool {
         let Some(flow) = burst.flow(at) else { return false };
         if !matches!(flow.protocol, protocol::UDP | protocol::TCP) {
@@ -211,12 +215,12 @@ impl Worker {
         }
         match burst.judged[at].verdict {
             Verdict::Forward(out) => names.holder(out).is_some(),
-            // It may wait for the classifier, as an answer does after a change of tables.
+            // The packet may still wait for the classifier, as an answer does after a change of tables.
             Verdict::Drop(_) => !self.pending.is_empty(),
         }
     }
 
-    /// Learns from a judged packet.
+    /// Reads the DNS messages in packet `at`, if it is forwarded: opens the questions of queries, and stores the addresses of answers.
     fn hear(&mut self, burst: &Burst<'_>, at: usize, names: &Names) {
         let Verdict::Forward(out) = burst.judged[at].verdict else { return };
         if burst.judged[at].elsewhere.is_some() {

@@ -219,7 +219,7 @@ impl Miss {
             IfAllowed::Start(new) => {
                 let new = NewSession { decision, ..*new };
                 if !allowed {
-                    // What the sender learns may allow its next packet.
+                    // The refusal is not remembered: an address that the sender learns may allow its next packet.
                     if !self.is_named {
                         sessions.refuse(&new, DropReason::PolicyDenied, self.now);
                     }
@@ -260,7 +260,8 @@ impl Miss {
         }
     }
 
-    /// Judges a packet of a sender with rules that name domains. Returns the verdict with its decision, and that of audited policies if they deny.
+    /// Judges a packet of a connection whose initiator has rules that name domains. `verdict` is that of the table without names. Returns
+    /// whether the packet is allowed, with the decision, and the decision of audited policies if only they deny.
     #[cold]
     #[inline(never)]
     fn judge_named(

@@ -64,7 +64,7 @@ impl Worker {
         }
     }
 
-    /// Judges the next packet of a burst.
+    /// Judges packet `at` of a burst, which must be the one after the last judged packet.
     #[inline(always)]
     pub(super) fn judge_next<const EXPLAIN: bool, const TRANSLATES: bool>(
         &mut self,

@@ -50,9 +50,8 @@ impl Worker {
     /// Connects the workers, so that each finds the translated sessions of the others and the names that they have learned.
     fn acquainted(mut team: Vec<Self>, budget: &Budget, affinity: &Affinity) -> Vec<Self> {
         let workers = team.len();
-        let learned = team.first().map(|worker| Arc::clone(worker.learned()));
-        for (worker, learned) in team.iter_mut().zip(learned.iter().cycle()) {
-            worker.share_names(Arc::clone(learned));
+        if let [first, others @ ..] = &mut team[..] {
+            others.iter_mut().for_each(|worker| worker.share_names(Arc::clone(first.learned())));
         }
         if workers > 1 {
             let steering = Arc::new(Steering::new(budget.slots()));

@@ -1,14 +1,15 @@
-//! `bulkhead-bench names`: rules that name domains. Measures what pods learn from DNS answers, what forgers achieve, and what both cost.
+//! `bulkhead-bench names`: rules that name domains. Measures whether true DNS answers allow connections, whether forged ones do, and what
+//! learning costs in time and memory.
 //! ```text
 //!   pod --query--> worker A --> DNS server      A owns the pair of pod and server
 //!   pod <-answer-- worker A <-- DNS server      A stores the addresses, then forwards the answer
 //!   pod ---SYN---> worker B --> address         B owns the pair of pod and address: at once, on another thread
 //! ```
 //!
-//! All packets are frames in memory, judged by `Worker::judge` with the configuration of a live vswitch. No interface, no DNS server and no
-//! clock take part: packets carry a simulated time, so that 1,000,000 connections of half an hour are judged in seconds.
+//! All packets are frames in memory, which `Worker::judge` judges with the configuration of a live vswitch. No interface, DNS server or
+//! clock takes part. Packets carry a simulated time, so that workers judge 1,000,000 connections of half an hour in seconds.
 //!
-//! The rows `connections` and `forged` are promises about every single packet. The program fails if one of them is broken.
+//! Each packet of the rows `connections` and `forged` must get the right verdict. If one does not, the program exits with 1.
 
 mod connections;
 mod forged;
@@ -32,7 +33,7 @@ use packets::Frame;
 const SECOND: u64 = 1_000_000_000;
 /// Time of the first packet in nanoseconds since 1970.
 const BEGIN: u64 = 1_700_000_000 * SECOND;
-/// Time between two conversations in nanoseconds. A pod then resolves a name ten times a second, and all pods together open 60,000
+/// Simulated time between two conversations in nanoseconds. Each pod then resolves ten names a second. All pods together open 60,000
 /// connections within the timeout of unanswered ones, which is less than their share of the session table.
 const STEP: u64 = 2_000_000;
 /// Time in nanoseconds for which an address is valid after its TTL: the configuration's default.
@@ -41,7 +42,7 @@ const GRACE: u64 = 30 * SECOND;
 const STEPS_PER_SWEEP: u32 = 500;
 /// Number of workers in the rows `connections` and `forged`.
 const WORKERS: usize = 4;
-/// VPP's default capacity of sessions, and that of live workers.
+/// The workers' capacity in sessions: the default of VPP and of a live vswitch.
 const CAPACITY: usize = 500_000;
 
 /// Settings of all rows.
@@ -53,6 +54,7 @@ struct Bench {
     forged: u32,
     /// Number of answers per round of the row `latency`.
     answers: u32,
+    /// Number of rounds of the row `latency`.
     rounds: u32,
     memory: memory::Size,
 }
@@ -65,7 +67,7 @@ const ROWS: [Row<NamesRow, Bench>; 4] = [
     (NamesRow::Latency, "latency", latency::latency),
 ];
 
-/// The rows of which each line must meet its goal.
+/// The rows of which each line must meet its goal. Otherwise the program exits with 1.
 const PROMISES: [&str; 2] = ["connections", "forged"];
 
 pub(crate) fn run(args: &Names) -> anyhow::Result<ExitCode> {
@@ -92,7 +94,7 @@ fn config() -> WorkerConfig {
     WorkerConfig { sessions: SessionConfig::live(CAPACITY), ..WorkerConfig::default() }
 }
 
-/// Returns the time of a conversation in nanoseconds since 1970.
+/// Returns the simulated time of a conversation in nanoseconds since 1970. `step` is the conversation's number.
 fn time_of(step: u32) -> u64 {
     BEGIN + u64::from(step) * STEP
 }
@@ -108,18 +110,18 @@ impl Judge {
         Self { worker, judged: Vec::new() }
     }
 
-    /// Creates workers that share what pods learn.
+    /// Creates [`WORKERS`] workers that share the table of learned names. `affinity` selects each packet's worker.
     fn team(affinity: &Affinity) -> anyhow::Result<Vec<Self>> {
         Ok(Worker::team(config(), WORKERS, affinity)?.into_iter().map(Self::new).collect())
     }
 
-    /// Judges a burst of one packet.
+    /// Judges one packet, as a burst of its own, at a time in nanoseconds since 1970. Returns the result.
     fn judge(&mut self, snapshot: &Snapshot, time: u64, frame: &Frame) -> Judged {
         self.worker.judge(snapshot, time, [frame.received()], &mut self.judged);
         self.judged.first().copied().unwrap_or(Judged::UNJUDGED)
     }
 
-    /// Judges a packet that must be forwarded, such as a query.
+    /// Judges a packet that must be forwarded, such as a query. `what` is the packet's name in an error.
     ///
     /// # Errors
     /// If the packet is dropped.

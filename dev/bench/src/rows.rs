@@ -42,7 +42,7 @@ pub(crate) fn measure<R: PartialEq, B>(rows: &[Row<R, B>], only: &[R], bench: &B
     lines
 }
 
-/// Prints lines as a table or as JSON. `about` describes the run in the JSON output.
+/// Prints lines as a table or as JSON. `about` describes the run in the JSON output, as an object to which this adds the lines.
 ///
 /// # Errors
 /// If the table cannot be written.

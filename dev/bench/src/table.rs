@@ -105,7 +105,7 @@ impl Line {
         self
     }
 
-    /// Whether the value meets its goal. `None` without a value or without a bound.
+    /// Whether the value meets its goal. `None` if the row was not measured or its goal has no bound.
     pub(crate) fn is_met(&self) -> Option<bool> {
         self.measured.as_ref().ok().and_then(|measured| measured.goal.holds(measured.value))
     }

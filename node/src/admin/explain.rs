@@ -302,8 +302,8 @@ impl Node<'_> {
         })
     }
 
-    /// Returns the name of the first port that uses the table. `bulkhead tables` lists tables by these names. The name of a table for
-    /// connections of a pod to itself begins with `hairpin:`, that of a pod's rules with domain names with `egress:`.
+    /// Returns the name of the first port that uses the table. `bulkhead tables` lists tables by these names. `hairpin:` precedes it for a
+    /// table for connections of a pod to itself, and `egress:` for a pod's egress table. `of no port` if no port uses the table.
     fn table_name(&self, id: TableId) -> Arc<str> {
         let mut ports = self.snapshot.ports().iter();
         if let Some(port) = ports.clone().find(|port| port.table() == Some(id)) {

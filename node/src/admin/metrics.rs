@@ -139,7 +139,7 @@ impl Metrics {
         self.counter("audit_refused_files", help, now.audit.refused_files);
     }
 
-    /// Adds the names that pods have learned. Adds nothing if no rule names domains.
+    /// Adds the metrics about names that pods have learned. Adds nothing if no rule names domains.
     fn add_names(&mut self, now: &Observation) {
         let Some(counts) = now.names else { return };
         let NameTotals { queries, answers, addresses, unasked, malformed, incomplete, full } = names::totals(now);

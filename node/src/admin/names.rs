@@ -8,7 +8,8 @@ use bulkhead_observe::admin::{LearnedName, LearnedNames, NameFilter, NameTotals}
 use crate::clock;
 use crate::observer::Observation;
 
-/// Returns the learned addresses that match the filter.
+/// Returns the addresses that pods have learned, are still valid and match the filter: the first `filter.limit` by pod, name and address.
+/// `learned` is `None` while the vswitch ends: no address is then listed.
 pub(super) fn list(now: &Observation, learned: Option<&Learned>, filter: &NameFilter) -> LearnedNames {
     let pods = holders(&now.snapshot);
     let mut found = Vec::new();
@@ -40,7 +41,7 @@ pub(super) fn list(now: &Observation, learned: Option<&Learned>, filter: &NameFi
     }
 }
 
-/// Returns the counts of all workers.
+/// Returns the sums of all workers' counts of DNS messages.
 pub(super) fn totals(now: &Observation) -> NameTotals {
     let mut all = NameCounters::default();
     now.counters.workers.iter().for_each(|worker| all.add(&worker.names));
@@ -48,7 +49,7 @@ pub(super) fn totals(now: &Observation) -> NameTotals {
     NameTotals { queries, answers, addresses, unasked, malformed, incomplete, full }
 }
 
-/// Returns the names of the ports that learn.
+/// Returns the name of each holder's port. Empty if no rule names domains.
 fn holders(snapshot: &Snapshot) -> BTreeMap<Holder, String> {
     let Some(names) = snapshot.names() else { return BTreeMap::new() };
     let ports = snapshot.ids().zip(snapshot.ports());

@@ -1,4 +1,4 @@
-//! Numbers the pods that learn names.
+//! Assigns numbers to the pods that learn addresses of domain names.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,20 +6,22 @@ use std::sync::Arc;
 
 use bulkhead_dataplane::{Holder, PortConfig};
 
-/// The holders of learned names. A pod keeps its number while it exists. A later pod never gets it, even one with the same name.
+/// The holders of all pods that learn. A pod keeps its holder while it exists. No later pod gets the same one, even a pod of the same name.
 #[derive(Debug, Default)]
 pub(super) struct Holders {
-    /// By port name: the holder, and the port's addresses.
+    /// For the published snapshot, by port name: the holder, and the port's addresses.
     known: BTreeMap<Arc<str>, (Holder, Vec<IpAddr>)>,
-    /// Holders of ports that are being numbered.
+    /// The same for the snapshot that is being composed.
     next: BTreeMap<Arc<str>, (Holder, Vec<IpAddr>)>,
+    /// The number of the latest new holder.
     given: u32,
     /// New holders with their addresses, since the last [`Holders::fresh`].
     fresh: Vec<(Holder, Vec<IpAddr>)>,
 }
 
 impl Holders {
-    /// Returns the holder of a port. A port whose addresses are all new is that of another pod.
+    /// Returns the holder of a port of the snapshot that is being composed: that of the published port with this name, or a new one. A port
+    /// whose addresses are all new belongs to another pod and gets a new holder.
     pub(super) fn of(&mut self, port: &PortConfig) -> Holder {
         let same = self.known.get(&port.name).filter(|(_, addresses)| {
             addresses.is_empty()
@@ -38,12 +40,12 @@ impl Holders {
         holder
     }
 
-    /// Returns the new holders with their pods' addresses, each once.
+    /// Returns the holders that are new since the last call, each with its pod's addresses.
     pub(super) fn fresh(&mut self) -> Vec<(Holder, Vec<IpAddr>)> {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Ends the numbering of a snapshot's ports. Returns the holders that are gone.
+    /// Ends composing: the composed snapshot is published. Returns the holders that only the snapshot before had.
     pub(super) fn finish(&mut self) -> Vec<Holder> {
         let before = std::mem::replace(&mut self.known, std::mem::take(&mut self.next));
         let stays = |holder: &Holder| self.known.values().any(|(kept, _)| kept == holder);

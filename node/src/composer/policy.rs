@@ -31,7 +31,7 @@ pub(crate) struct Policy {
     pub node_addresses: Arc<[IpAddr]>,
     /// The source addresses and ports for pods' connections to outside the cluster. `None` if pods keep their own addresses.
     pub masquerade: Option<Arc<Masquerade>>,
-    /// From whose DNS answers pods learn names. `None` if no rule of the node's pods names domains.
+    /// The DNS servers from whose answers pods learn addresses by name. `None` if no rule of the node's pods names domains.
     pub names: Option<Arc<NameServers>>,
     /// Origins of rules that refuse packets (RST, ICMP) instead of dropping: if the node's default is to drop, and if it is to refuse.
     pub refusing: [Arc<[OriginId]>; 2],

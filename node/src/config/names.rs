@@ -10,7 +10,7 @@ use serde_saphyr::Spanned;
 
 use super::faults::{Faults, line};
 
-/// The longest grace: clients that cache addresses for a day ignore TTLs altogether.
+/// The longest value of `names.grace`. Clients that cache addresses for more than a day ignore TTLs altogether.
 const MAX_GRACE: Duration = Duration::from_hours(24);
 
 /// The `names` field as parsed.
@@ -21,7 +21,7 @@ pub(super) struct Written {
     grace: Option<Spanned<String>>,
 }
 
-/// Checks the settings.
+/// Returns the settings. Adds a fault for each server and for a grace that is invalid.
 pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> NameSettings {
     let mut settings = NameSettings::default();
     for text in &written.servers {

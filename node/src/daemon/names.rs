@@ -1,19 +1,22 @@
-//! Sweeps the names that pods have learned.
+//! Removes expired addresses from what pods have learned by name.
 
 use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::Learned;
 
-/// Time between two sweeps of the learned names, each of a part of the table.
+/// Time between two sweeps. Each sweeps one 32nd of the table of learned names.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// Number of sweeps after the last rule that names domains is gone, which remove everything.
+/// Number of sweeps after the last rule that names domains is gone. They sweep the whole table twice, which releases the memory of all
+/// holders.
 const LAST_SWEEPS: u32 = 64;
 
-/// The schedule of sweeps. Nothing is swept while no rule names domains.
+/// The schedule of sweeps. Sweeping stops some time after the last rule that names domains is gone.
 #[derive(Debug)]
 pub(super) struct NameSweep {
+    /// Time of the next sweep.
     at: Instant,
+    /// Number of sweeps until sweeping stops. 0 if it has stopped.
     left: u32,
 }
 
@@ -22,7 +25,7 @@ impl NameSweep {
         Self { at: Instant::now(), left: 0 }
     }
 
-    /// Sweeps if it is time. Returns when to call this again. `None` if there is nothing to sweep.
+    /// Sweeps if it is time. Returns when to call this again, `None` if sweeping has stopped. `is_used`: whether any rule names domains.
     pub(super) fn next(&mut self, is_used: bool, learned: &Learned) -> Option<Instant> {
         let now = Instant::now();
         if is_used {

@@ -1,4 +1,4 @@
-//! The DNS servers whose answers rules about domain names believe.
+//! The DNS servers from whose answers pods learn addresses of domain names.
 
 use std::sync::Arc;
 
@@ -8,22 +8,23 @@ use bulkhead_classifier::AddressSet;
 
 use super::LiveState;
 
-/// Whose DNS answers teach names, and for how long.
+/// The trusted DNS servers, and the settings of rules that name domains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NameServers {
-    /// Addresses of the trusted servers.
+    /// The addresses of all trusted servers, including those in `settings`.
     pub servers: AddressSet,
     pub settings: NameSettings,
 }
 
 impl LiveState {
-    /// Configures how pods' DNS answers are read.
+    /// Sets the configured DNS servers and grace time of rules that name domains.
     pub(crate) fn learn_names(&mut self, settings: NameSettings) {
         self.name_settings = settings;
         self.follow_names();
     }
 
-    /// Finds the DNS servers that are trusted, if rules of any of the node's pods name domains. Returns whether they changed.
+    /// Updates `names` by the tables, Services and pods of the state: finds the trusted DNS servers if rules of any of the node's pods name
+    /// domains. Returns whether `names` changed.
     pub(crate) fn follow_names(&mut self) -> bool {
         let names = run::has_names(&self.tables, self.audit.as_deref()).then(|| {
             let (resolver, settings) = (self.services.as_ref().map(Adapter::resolver), &self.name_settings);

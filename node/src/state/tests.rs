@@ -1,3 +1,4 @@
+use bulkhead_answers::run;
 use bulkhead_cluster::kubernetes::Changes;
 use bulkhead_control::attachments::Standing;
 use bulkhead_control::cache::Event;

@@ -11,7 +11,7 @@ use crate::args::Names;
 use bulkhead_answers::args::Format;
 use bulkhead_answers::output::{self, Columns};
 
-/// Prints the addresses that pods may connect to by name.
+/// Prints the addresses that pods may connect to by rules that name domains.
 pub fn names(args: &Names) -> anyhow::Result<ExitCode> {
     let name = args.name.as_deref().map(|name| name.trim_end_matches('.').to_ascii_lowercase());
     let filter = NameFilter { pod: args.pod.clone(), name, limit: args.limit };

@@ -159,8 +159,8 @@ fn a_crash_at_any_byte_of_a_rotation_loses_nothing_that_was_written_before() {
     });
 }
 
-/// Cuts `write` off after each possible number of bytes, on a copy of one journal. Panics if the journal then lacks what it had before, or if the next
-/// process cannot add to it.
+/// Cuts `write` off after each possible number of bytes, on a copy of one journal. Panics if the journal then lacks what it had before, or
+/// if the next process cannot add to it.
 fn crash_at_any_byte(write: fn(&mut Writer<Torn>, &[u8])) {
     let mut recorder = recorder(SMALL);
     recorder.change(10, 1, &whole(vec![namespace("x", "red")])).unwrap();

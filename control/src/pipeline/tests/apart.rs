@@ -1,4 +1,4 @@
-//! Rules that name domains: the egress of their pods is judged by a table of its own, in every engine.
+//! Rules that name domains: in every engine, a table of its own judges the egress of their pods.
 
 use super::*;
 use crate::origin::Origin;
@@ -6,7 +6,7 @@ use crate::origin::Origin;
 const FRONTEND: &str = "10.244.1.3";
 const WORLD: &str = "203.0.113.7";
 
-/// A cluster policy for pods with the label `role: frontend`, with these egress rules.
+/// Returns a cluster policy `names` of this tier with these egress rules, for pods with the label `role: frontend`.
 fn names(tier: &str, egress: &str) -> Vec<Object> {
     let text = format!(
         "{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: names}}, spec: {{tier: {tier}, \
@@ -27,7 +27,8 @@ fn pipelines() -> Vec<Pipeline> {
     vec![at(Engine::Acl), at(Engine::Identity), at_source, Pipeline::new(Scope::Cluster)]
 }
 
-/// Judges a packet of a pod of node n1 as the dataplane does: by the sender's egress table, then by the table of the place of enforcement.
+/// Judges a packet of a pod of node n1 as the dataplane does: by the sender's egress table, then by the table at the place of enforcement.
+/// `names` are the destination's. Returns the action, and the origin of the deciding rule.
 fn judge_named(pipeline: &Pipeline, key: &Key, names: &[&str]) -> (Action, Option<Origin>) {
     let tables = pipeline.node_tables("n1").unwrap();
     let owner = |address: IpAddr| tables.interfaces.iter().find(|of| of.addresses.contains(&address));
@@ -41,7 +42,9 @@ fn judge_named(pipeline: &Pipeline, key: &Key, names: &[&str]) -> (Action, Optio
     let place = if at_source { from } else { owner(key.dst()).unwrap_or(uplink) };
     let verdict = tables.tables[place.table].tables.lookup(key);
     if let Some(table) = from.egress_table {
-        let named = tables.tables[table].tables.lookup_named(key, names.iter().copied());
+        let egress = &tables.tables[table].tables;
+        let by_name = names.iter().map(|name| egress.lookup_name(key, name));
+        let named = by_name.fold(egress.lookup(key), |first, next| if next.precedes(first) { next } else { first });
         if !named.is_allow() || verdict.is_allow() {
             return origin(table, named);
         }

@@ -77,7 +77,7 @@ impl Listed {
         for (at, rule) in list.rules.iter().enumerate() {
             match &rule.peers {
                 Peers::Any => everybody.push(at),
-                // Pods whose rules name domains have their egress judged apart.
+                // Lists with such rules are compiled to egress tables.
                 Peers::Names(_) => {}
                 Peers::OwnNode => by_tag.entry(OWN_NODE).or_default().push(at),
                 Peers::Sets(sets) => sets.iter().for_each(|&set| by_tag.entry(tag(set)).or_default().push(at)),

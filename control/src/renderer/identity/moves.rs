@@ -54,7 +54,7 @@ impl IdentityRenderer {
             });
             if let Some(new) = new {
                 let rules = &new.rules;
-                // The sets of egress that is judged apart decide about the pod's connections to itself.
+                // Egress rules in `apart` need their sets here too: they decide about the pod's connections to itself.
                 for (list, direction) in
                     [(rules.ingress.as_ref(), Direction::Ingress), (rules.whole_egress(), Direction::Egress)]
                 {

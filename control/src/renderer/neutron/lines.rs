@@ -61,7 +61,7 @@ pub(super) fn of_policy(
                 put(Remote::Any)?;
                 continue;
             }
-            // Security groups know no names: nothing is allowed.
+            // Security groups have no domain names: such a rule allows nothing.
             Peers::OwnNode | Peers::Names(_) => continue,
             Peers::Sets(sets) => sets,
         };

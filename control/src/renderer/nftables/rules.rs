@@ -157,7 +157,7 @@ const fn field(direction: Direction, v4: bool) -> &'static str {
 fn peers(peers: &Peers, direction: Direction) -> Vec<String> {
     match peers {
         Peers::Any => vec![String::new()],
-        // The configuration says that the kernel learns no names.
+        // The kernel reads no DNS answers: such a rule matches nothing, and the vswitch logs a warning.
         Peers::Names(_) => Vec::new(),
         Peers::OwnNode => OWN_SETS.iter().map(|(name, _, v4)| format!("{} @{name} ", field(direction, *v4))).collect(),
         Peers::Sets(sets) => {

@@ -48,7 +48,8 @@ pub(in crate::renderer) struct Tiered {
     /// The addresses of the other end. `None` for the pod's own node.
     pub(in crate::renderer) peers: Option<Addresses>,
     pub(in crate::renderer) services: Services,
-    /// The names that the pod must have learned for the other end. `None` if they do not matter. Only accepts have names.
+    /// Patterns of domain names: the rule matches only if the pod has learned a matching name for the other end's address. `None` if the
+    /// rule matches whatever the names. Only rules that accept have names.
     pub(in crate::renderer) names: Option<NameSet>,
     pub(in crate::renderer) action: RuleAction,
     pub(in crate::renderer) origin: OriginId,
@@ -82,7 +83,7 @@ pub(in crate::renderer) fn lower(
         let action = match action {
             RuleAction::Accept => Action::Allow,
             RuleAction::Deny => Action::Deny,
-            // Only accepts name domains. What is not known to match is not passed.
+            // Only rules that accept name domains. A Pass by name would pass packets that it may not match, so it is ignored.
             RuleAction::Pass if names.is_some() => continue,
             RuleAction::Pass => {
                 passed.push((peers, services));

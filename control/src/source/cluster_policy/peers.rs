@@ -121,6 +121,7 @@ impl Reader<'_> {
         peers
     }
 
+    /// Checks a peer's domain names. Returns them as one peer, or nothing if policies of this kind have no domain names.
     fn domain_names(&mut self, action: Option<RuleAction>, domains: &[String], base: &FieldPath) -> Vec<Peer> {
         if self.kind == ClusterPolicyKind::BaselineAdminNetworkPolicy {
             let text = format!("a {} has no `domainNames`", self.kind.name());

@@ -150,8 +150,8 @@ pub(super) enum Place {
     FindFromV6,
     /// The packet goes to the world. The key of a next hop has its source address.
     FindFrom,
-    /// The packet goes to the world. Its source is neither a pod's address nor one for Services. [`AT`](super::flow_stack::AT) has the address of the map
-    /// entry of the next hop.
+    /// The packet goes to the world. Its source is neither a pod's address nor one for Services. [`AT`](super::flow_stack::AT) has the
+    /// address of the map entry of the next hop.
     ToWorldNow,
     /// The packet goes to the world over the interface whose index register 1 has.
     OverLink,
@@ -164,11 +164,13 @@ pub(super) enum Place {
     SentFragment,
     /// The masqueraded packet is ICMP or ICMPv6. Register 0 has, in network order, the identifier if it is an echo request.
     SentEcho,
-    /// Register 3 has the protocol of the packet's record, register 4 the node's port and register 5 the world's port, both in network order.
+    /// Register 3 has the protocol of the packet's record, register 4 the node's port and register 5 the world's port, both in network
+    /// order.
     SentKey,
     /// Register 4 has the packet's source port in host order, which is not in the first range of source ports of masqueraded packets.
     SentSecond,
-    /// Register 4 has the packet's source port in host order, which is in neither of the first two ranges of source ports of masqueraded packets.
+    /// Register 4 has the packet's source port in host order, which is in neither of the first two ranges of source ports of masqueraded
+    /// packets.
     SentThird,
     /// Register 4 has the packet's source port in host order, which is in a range of source ports of masqueraded packets.
     SentSource,
@@ -178,17 +180,18 @@ pub(super) enum Place {
     ToNodeV6,
     /// The packet has a known flow. Its destination is an address of this node to which the world answers.
     ToNode,
-    /// The vswitch may have to take the packet: its destination port is taken or the tunnel's, or it is no TCP or UDP packet to this node, or it is a
-    /// fragment or has IP options.
+    /// The vswitch may have to take the packet: its destination port is taken or the tunnel's, or it is no TCP or UDP packet to this node,
+    /// or it is a fragment or has IP options.
     Spared,
     /// The packet has a known flow. Its destination is no address of this node to which the world answers.
     NotToNode,
     /// The packet has arrived at a link and is IPv6. Register 1 has the address of the cell `WORLD_PORTS`.
     SpareV6,
-    /// The packet is to an address of this node to which the world answers. Register 3 has its protocol number, and register 4 the third and fourth byte of
-    /// its transport header: the destination port of TCP and UDP, in network order.
+    /// The packet is to an address of this node to which the world answers. Register 3 has its protocol number, and register 4 the third
+    /// and fourth byte of its transport header: the destination port of TCP and UDP, in network order.
     SparePort,
-    /// The packet is TCP or UDP, to an address of this node to which the world answers. Register 4 has its destination port in network order.
+    /// The packet is TCP or UDP, to an address of this node to which the world answers. Register 4 has its destination port in network
+    /// order.
     SpareTransport,
     /// Register 1 has the length in bytes of the frame, or of each of its segments' frames.
     Sized,
@@ -226,7 +229,8 @@ pub(super) enum Place {
     Opens,
     /// The packet has a known flow. Its source belongs to no node and no pod of the cluster.
     FromWorld,
-    /// The packet has a known flow, comes from the world, and is IPv6. The steps here store its destination address in the key of a next hop.
+    /// The packet has a known flow, comes from the world, and is IPv6. The steps here store its destination address in the key of a next
+    /// hop.
     ToOtherV6,
     /// The packet has a known flow and comes from the world. The key of a next hop has its destination address.
     ToOther,
@@ -240,22 +244,25 @@ pub(super) enum Place {
     ClaimedBefore,
     /// The packet has no flow and is an ICMP error of IPv4.
     ClaimError,
-    /// The packet has no flow. The key of a record (`SENT_KEY` of [`flow_stack`](super::flow_stack)) has its protocol, and the world's address and port; the key
-    /// of a virtual address (`VIP_KEY`) has the node's address. Register 4 has the node's port, or an echo's identifier, in network order.
+    /// The packet has no flow. The key of a record (`SENT_KEY` of [`flow_stack`](super::flow_stack)) has its protocol, and the world's
+    /// address and port; the key of a virtual address (`VIP_KEY`) has the node's address. Register 4 has the node's port, or an echo's
+    /// identifier, in network order.
     ClaimPort,
     /// The packet has no flow, has arrived at a link, and is to a virtual address. The key of a next hop has the world's address.
     VipFound,
-    /// The packet has no flow, has arrived at a link, and is to no virtual address. The key of a record is complete, and the key of a virtual address has the
-    /// node's address.
+    /// The packet has no flow, has arrived at a link, and is to no virtual address. The key of a record is complete, and the key of a
+    /// virtual address has the node's address.
     NoVip,
-    /// Register 4 has the node's port of a packet without a flow, in host order, which is not in the first range of source ports of masqueraded packets.
+    /// Register 4 has the node's port of a packet without a flow, in host order, which is not in the first range of source ports of
+    /// masqueraded packets.
     ClaimSecond,
-    /// Register 4 has the node's port of a packet without a flow, in host order, which is in neither of the first two ranges of source ports of masqueraded
-    /// packets.
+    /// Register 4 has the node's port of a packet without a flow, in host order, which is in neither of the first two ranges of source
+    /// ports of masqueraded packets.
     ClaimThird,
     /// The packet has no flow. The node's port is in a range of source ports of masqueraded packets.
     ClaimSource,
-    /// The compared address is not the IPv4 address of this node to which the world answers. Register 1 has the address of the cell `WORLD_PORTS`.
+    /// The compared address is not the IPv4 address of this node to which the world answers. Register 1 has the address of the cell
+    /// `WORLD_PORTS`.
     OwnV6,
     /// The compared address is one of this node's to which the world answers.
     Own,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::NameId;
 
-/// A type without values: no names are in a file.
+/// A type without values, since no file of names exists.
 #[derive(Debug)]
 pub enum KeptNames {}
 

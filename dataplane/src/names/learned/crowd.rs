@@ -1,8 +1,8 @@
-//! The limit of addresses of one holder under one name.
+//! Enforces the limit of addresses that one holder may have under one name.
 //!
-//! A count for each holder and name would need as much memory as the addresses. So addresses are counted for each name, over all holders.
-//! Only if a name has as many as a single holder may have, a *crowd*, its holders' addresses are counted, each on its first answer. Later
-//! answers use up the [`Room`] found then.
+//! A count for each holder and name would need as much memory as the addresses. So the table counts the addresses of each name over all
+//! holders. A name is *crowded* while this count is at least the limit of one holder. Only then are addresses counted for each holder: the
+//! holder's first answer counts them, and later answers use up the [`Room`] that this count has found.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::sliced::Key;
 use super::validity::seconds;
 use super::{Answer, Full, Learned, NameId, Obstacle, World, lock, read};
 
-/// Claims room for another address of the answer's holder under a crowded name. `None` if it is granted.
+/// Claims room for another address of the answer's holder under a crowded name. Returns `None` if the address may be stored, else why not.
 pub(super) fn claim(names: &Names, id: NameId, crowd: Crowd, answer: &Answer<'_>) -> Option<Obstacle> {
     match names.claim(id, answer.holder, crowd, seconds(answer.time), answer.window.first) {
         Claim::Granted => None,
@@ -22,14 +22,15 @@ pub(super) fn claim(names: &Names, id: NameId, crowd: Crowd, answer: &Answer<'_>
 }
 
 impl Learned {
-    /// Counts the holder's addresses under a crowded name and removes expired ones. Takes a tenth of a millisecond for 1,024 addresses.
+    /// Counts the addresses that the answer's holder has under a crowded name, and stores the [`Room`] that is left. Removes expired ones.
+    /// Does nothing if no count is needed any more. Takes a tenth of a millisecond for 1,024 addresses.
     pub(super) fn count(&self, answer: &Answer<'_>, id: NameId) {
         let (holder, now) = (answer.holder, seconds(answer.time));
         let _counting = lock(&self.counting);
         let uncounted = read(&self.world).names.uncounted(id, holder, now);
         let Some((crowd, addresses)) = uncounted else { return };
         let mut room = Room { crowd, left: self.limits.addresses, until: u32::MAX };
-        // A part at a time, so that others need not wait for the exclusive lock.
+        // A part at a time, so that threads that need the exclusive lock do not wait long.
         for part in addresses.chunks(64) {
             let world = read(&self.world);
             let Some(seat) = world.seats.get(holder) else { return };
@@ -40,7 +41,7 @@ impl Learned {
         read(&self.world).names.set_room(id, holder, room);
     }
 
-    /// Returns the end of a holding in seconds. `None` if it does not exist, or has ended and is now removed.
+    /// Returns the end of a valid holding in seconds since 1970. Removes an expired holding. `None` if no valid one exists.
     fn valid_end(&self, world: &World, seat: Seat, id: NameId, address: IpAddr, now: u32) -> Option<u32> {
         let key = Key { id, chunk: seat.chunk };
         let mut shard = lock(self.shard(address));

@@ -1,18 +1,20 @@
-//! The holdings of one address: one table, or one for each chunk of holders.
+//! The holdings of one address: one table, or one table for each chunk of 64 holders.
 
 use ahash::AHashMap;
 
 use super::memory;
 use super::table::Table;
 
-/// Records above which an address is split by chunk. Addresses of large CDNs have thousands of names; a holder's own must be found without
-/// looking at those of all others. Below, one list per address saves the memory of many small ones.
+/// Number of records above which an address gets one table per chunk. Addresses of large CDNs have thousands of names, and the names of one
+/// holder must be found without reading those of all others. Addresses with fewer records save the memory of many small tables.
 const SPLIT: usize = 64;
 
-/// An address's tables. A chunk's holdings are all in one table.
+/// The holdings of one address.
 #[derive(Clone, Debug)]
 pub(super) enum Entry {
+    /// All holdings, of at most [`SPLIT`] records.
     Few(Table),
+    /// The holdings of each chunk. No table is empty.
     Many(Box<AHashMap<u16, Table>>),
 }
 
@@ -23,7 +25,8 @@ impl Default for Entry {
 }
 
 impl Entry {
-    /// Returns the table in which a chunk's holdings would be. `None` if it does not exist.
+    /// Returns the table that contains a chunk's holdings, and perhaps those of other chunks. `None` if the chunk has no table, and so no
+    /// holdings.
     pub(super) fn table(&self, chunk: u16) -> Option<&Table> {
         match self {
             Self::Few(table) => Some(table),
@@ -31,7 +34,7 @@ impl Entry {
         }
     }
 
-    /// Changes a chunk's table, which is created or removed as needed.
+    /// Calls `change` with the table of a chunk, and returns its result. Creates a missing table and removes one that has become empty.
     pub(super) fn change<T>(&mut self, chunk: u16, change: impl FnOnce(&mut Table) -> T) -> T {
         match self {
             Self::Few(table) => {
@@ -59,7 +62,7 @@ impl Entry {
         }
     }
 
-    /// Returns all tables, in no order.
+    /// Returns all tables, in no particular order.
     pub(super) fn tables(&self) -> impl Iterator<Item = &Table> {
         let (few, many) = match self {
             Self::Few(table) => (Some(table), None),
@@ -68,7 +71,7 @@ impl Entry {
         few.into_iter().chain(many.into_iter().flatten())
     }
 
-    /// Estimated heap use in bytes.
+    /// Returns the estimated heap use in bytes.
     pub(super) fn bytes(&self) -> usize {
         let tables: usize = self.tables().map(Table::bytes).sum();
         match self {

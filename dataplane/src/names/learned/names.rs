@@ -1,7 +1,7 @@
 //! Interned names: their ids and texts, the addresses of each, and the choice of a name to evict.
 //!
-//! Names come and go under the world's exclusive lock. All else changes under the shared one, with atomics and two kinds of locks: those of
-//! the addresses of each name, then that of the rooms.
+//! Names are added and evicted under the world's exclusive lock. All else changes under its shared lock, with atomics and two kinds of
+//! locks: one for the addresses of each name, then one for all rooms.
 
 use std::collections::BinaryHeap;
 use std::net::IpAddr;
@@ -13,44 +13,46 @@ use ahash::AHashMap;
 use super::texts::Texts;
 use super::{Holder, Limits, NameId, lock, memory};
 
-/// Number of names to evict that are chosen at once, the least recently learned of all. A choice looks at all 65,536 names, which takes a
-/// tenth of a millisecond; divided among 512 new names, that is little.
+/// Number of names that are chosen for eviction at once: the least recently learned ones. A choice reads the marks of all 65,536 names in a
+/// tenth of a millisecond. Divided among 512 new names, that is little.
 const VICTIMS: usize = 512;
 
-/// Maximum number of stored [`Room`]s, one for each holder and crowded name. Beyond it, all are dropped and counted again: 2 MB.
+/// Maximum number of stored [`Room`]s, one for each holder and crowded name: 2 MB. The next one drops all others, whose addresses are then
+/// counted again.
 const ROOMS: usize = 1 << 16;
 
-/// Number of bits of a slot in an id.
+/// Number of low bits of an id that are the number of the name's slot.
 const SLOT_BITS: u32 = 16;
 
 impl NameId {
-    /// Mask of the bits above the slot: how often the slot was reused, modulo 32,768. A slot is reused once all addresses of its name have
-    /// ended. With a grace of 30 seconds, an id therefore recurs after 11 days of an attack at the earliest.
+    /// Mask of an id's bits above the slot, which count how often the slot was reused, modulo 32,768. A slot is reused once all addresses
+    /// of its name have ended. With a grace of 30 seconds, an id therefore recurs after 11 days of an attack at the earliest.
     const USES: u32 = (1 << 31 >> SLOT_BITS) - 1;
 
-    /// Returns the id of a name in an unused slot.
+    /// Returns the id of the first name in a slot. `None` if the slot's number has more than 16 bits.
     fn first(slot: usize) -> Option<Self> {
         u16::try_from(slot).ok().map(|slot| Self(u32::from(slot)))
     }
 
-    /// Returns the id of the next name in this slot.
+    /// Returns the id of the next name in the same slot.
     const fn next(self) -> Self {
         let uses = ((self.0 >> SLOT_BITS) + 1) & Self::USES;
         Self(uses << SLOT_BITS | self.0 & 0xffff)
     }
 
-    /// Returns the slot of the name, below [`NAMES`](super::NAMES).
+    /// Returns the number of the name's slot, below [`NAMES`](super::NAMES).
     pub(super) const fn slot(self) -> usize {
         (self.0 & 0xffff) as usize
     }
 }
 
-/// What the choice of a name to evict depends on. Changes under a shared lock.
+/// The state of a name on which its eviction depends. Changes under a shared lock.
 #[derive(Debug, Default)]
 struct Mark {
     /// Time of the last answer in nanoseconds since 1970.
     learned: AtomicU64,
-    /// The second from which on no address of the name is valid. May be later than true: an answer counts even if its address is refused.
+    /// The second since 1970 from which on no address of the name is valid. 0 without addresses. May be too late, because refused addresses
+    /// count as well.
     latest: AtomicU32,
     /// Number of the name's addresses, expired or not.
     addresses: AtomicU32,
@@ -66,32 +68,34 @@ struct Slot {
 /// The addresses of a name.
 #[derive(Debug, Default)]
 struct Addresses {
-    /// The addresses, expired or not, each with its number of chunks of holders.
+    /// The number of chunks of holders that hold each address, expired or not.
     chunks: AHashMap<IpAddr, u16>,
-    /// The current or the latest crowd.
+    /// The number of the current crowd, or of the last one.
     crowd: Crowd,
 }
 
-/// A period in which a name has at least as many addresses as one holder may have. Only then do holders claim room, so
-/// what is counted in one crowd does not apply to the next. Counts a name's crowds.
+/// The number of a period in which a name is crowded: it has at least as many addresses as one holder may have. Holders' addresses are
+/// counted only in such periods, so a [`Room`] of one period does not apply to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Crowd(u32);
 
-/// How many further addresses a holder may learn under a crowded name.
+/// The number of further addresses that a holder may learn under a crowded name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
+    /// The period in which the holder's addresses were counted.
     pub(super) crowd: Crowd,
+    /// The number of further addresses. 0 if the limit is reached.
     pub(super) left: usize,
-    /// The second before which none of the holder's addresses ends. Counting again before cannot find room.
+    /// The second since 1970 before which none of the holder's addresses ends, so that another count cannot find room.
     pub(super) until: u32,
 }
 
-/// The answer to a request for room.
+/// The result of [`Names::claim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
     Granted,
     Refused,
-    /// Unknown until the holder's addresses are counted.
+    /// Not known before the holder's addresses are counted.
     Uncounted,
 }
 
@@ -100,17 +104,17 @@ pub(super) enum Claim {
 pub(super) struct Names {
     limits: Limits,
     ids: AHashMap<Arc<str>, NameId>,
-    /// One for each slot. Apart from the slots, because each choice of victims reads all of them.
+    /// The mark of each slot. Stored apart from the slots, because each choice of victims reads all marks.
     marks: Vec<Mark>,
     slots: Vec<Slot>,
     texts: Texts,
     /// Slots to evict, with their [`Mark::learned`] when they were chosen. The next one is last.
     victims: Vec<(u64, usize)>,
-    /// No name is evictable before this second.
+    /// No name is evictable before this second since 1970. 0 if unknown.
     barren_until: AtomicU32,
     rooms: Mutex<AHashMap<(NameId, Holder), Room>>,
     evicted: u64,
-    /// Heap use of the texts.
+    /// Heap use of the texts in bytes.
     text_bytes: usize,
 }
 
@@ -135,14 +139,15 @@ impl Names {
         self.ids.get(text).copied()
     }
 
-    /// Returns whether no further name can be stored at `now`, in seconds.
+    /// Whether all slots are in use and no name is known to be evictable at `now`, in seconds since 1970. If false, storing a name may
+    /// still fail.
     pub(super) fn is_full(&self, now: u32) -> bool {
         let is_barren = self.victims.is_empty() && now < self.barren_until.load(Ordering::Relaxed);
         self.slots.len() >= self.limits.names && is_barren
     }
 
-    /// Returns the id of a name, which is stored if it is unknown. `None` if the limit is reached and no name is evictable. The new name is
-    /// evictable until it is [held](Self::hold). `now` is in seconds.
+    /// Returns the id of a name. Stores an unknown name, which is evictable until a holder [holds](Self::hold) an address under it. `None`
+    /// if the limit is reached and no name is evictable. `now` is in seconds since 1970.
     pub(super) fn intern(&mut self, text: &str, now: u32) -> Option<NameId> {
         if let Some(id) = self.id(text) {
             return Some(id);
@@ -164,8 +169,9 @@ impl Names {
         Some(id)
     }
 
-    /// Notes an answer for the name at `time`, in nanoseconds, whose address is valid until the second `end`. The caller has locked the
-    /// address's shard, and the name holds the address: no other thread can release the name's last address and reset its end.
+    /// Records that a name was learned at `time`, in nanoseconds since 1970, with an address that is valid until `end`, in seconds since
+    /// 1970. The name [holds](Self::hold) the address, and the caller has locked the address's shard. So no other thread can release the
+    /// name's last address and reset its end.
     pub(super) fn renew(&self, id: NameId, time: u64, end: u32) {
         let mark = &self.marks[id.slot()];
         mark.learned.store(time, Ordering::Relaxed);
@@ -174,14 +180,14 @@ impl Names {
         }
     }
 
-    /// Returns the name's current crowd. `None` if no holder can have reached the limit, so none needs to claim room.
+    /// Returns the current crowd of a name. `None` if the name is not crowded, so that no holder can have reached the limit or needs room.
     pub(super) fn crowd(&self, id: NameId) -> Option<Crowd> {
         let may_be_crowded = self.marks[id.slot()].addresses.load(Ordering::Relaxed) as usize >= self.limits.addresses;
         may_be_crowded.then(|| self.crowd_of(&lock(&self.slots[id.slot()].addresses))).flatten()
     }
 
-    /// Notes another chunk of holders of an address. Returns the name's crowd before, as [`Names::crowd`] does. The caller has locked the
-    /// address's shard and calls [`Names::renew`] before it unlocks the shard.
+    /// Records that another chunk of holders holds an address under a name. Returns the crowd in which the name was before. `None` if the
+    /// name was not crowded. The caller has locked the address's shard, and calls [`Names::renew`] before it unlocks the shard.
     pub(super) fn hold(&self, id: NameId, address: IpAddr) -> Option<Crowd> {
         let mut addresses = lock(&self.slots[id.slot()].addresses);
         let before = self.crowd_of(&addresses);
@@ -194,7 +200,8 @@ impl Names {
         before
     }
 
-    /// Notes that a chunk no longer holds an address. Has no effect if the name has been evicted. The caller has locked the address's shard.
+    /// Records that a chunk of holders no longer holds an address under a name. Does nothing if the name has been evicted. The caller has
+    /// locked the address's shard.
     pub(super) fn release(&self, id: NameId, address: IpAddr) {
         let Some(slot) = self.slots.get(id.slot()).filter(|slot| slot.id == id) else { return };
         let mut addresses = lock(&slot.addresses);
@@ -212,7 +219,7 @@ impl Names {
         }
     }
 
-    /// Claims room for another address of a holder in a crowd, which is valid until `end`. Times are in seconds.
+    /// Claims room for another address of a holder under a crowded name. The address is valid until `end`. Times are in seconds since 1970.
     pub(super) fn claim(&self, id: NameId, holder: Holder, crowd: Crowd, now: u32, end: u32) -> Claim {
         match lock(&self.rooms).get_mut(&(id, holder)) {
             Some(room) if room.crowd != crowd => Claim::Uncounted,
@@ -225,7 +232,8 @@ impl Names {
         }
     }
 
-    /// Returns the name's crowd and all addresses, of which the holder's must be counted. `None` if a claim need not wait for a count.
+    /// Returns the crowd and all addresses of a name, among which the caller must count those of the holder. `None` if no count is needed:
+    /// the name is not crowded or was evicted, or the holder's room is known at `now`, in seconds since 1970.
     pub(super) fn uncounted(&self, id: NameId, holder: Holder, now: u32) -> Option<(Crowd, Vec<IpAddr>)> {
         let slot = self.slots.get(id.slot()).filter(|slot| slot.id == id)?;
         let addresses = lock(&slot.addresses);
@@ -237,7 +245,7 @@ impl Names {
         Some((crowd, addresses.chunks.keys().copied().collect()))
     }
 
-    /// Stores the result of counting a holder's addresses.
+    /// Stores the room that a count of a holder's addresses under a name has found.
     pub(super) fn set_room(&self, id: NameId, holder: Holder, room: Room) {
         let mut rooms = lock(&self.rooms);
         if rooms.len() >= ROOMS {
@@ -246,28 +254,28 @@ impl Names {
         rooms.insert((id, holder), room);
     }
 
-    /// Releases the counts of a holder that leaves.
+    /// Removes all rooms of a holder that leaves.
     pub(super) fn leave(&self, holder: Holder) {
         lock(&self.rooms).retain(|key, _| key.1 != holder);
     }
 
-    /// Releases the counts of crowded names. They are made again on demand.
+    /// Removes all rooms. Holders' addresses are counted again when they are needed.
     pub(super) fn forget_rooms(&self) {
         *lock(&self.rooms) = AHashMap::new();
     }
 
-    /// Returns all texts.
+    /// Returns the texts of all names.
     pub(super) const fn texts(&self) -> &Texts {
         &self.texts
     }
 
-    /// Returns the number of names, of different (name, address), and of evicted names.
+    /// Returns three numbers: of known names, of different pairs of name and address, and of names evicted so far.
     pub(super) fn counts(&self) -> (usize, usize, u64) {
         let addresses = self.marks.iter().map(|mark| mark.addresses.load(Ordering::Relaxed) as usize).sum();
         (self.ids.len(), addresses, self.evicted)
     }
 
-    /// Estimated heap use in bytes.
+    /// Returns the estimated heap use in bytes.
     pub(super) fn bytes(&self) -> usize {
         let addresses: usize = self.slots.iter().map(|slot| memory::map(&lock(&slot.addresses).chunks)).sum();
         let lists = memory::vec(&self.marks) + memory::vec(&self.slots) + memory::vec(&self.victims);
@@ -284,7 +292,7 @@ impl Names {
         self.marks[id.slot()].addresses.store(count, Ordering::Relaxed);
     }
 
-    /// Forgets the name of a slot, which gets its next id. The text stays until the next one replaces it.
+    /// Removes the name of a slot, and gives the slot its next id. The text stays until the next name's replaces it.
     fn evict(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         if let Some(text) = self.texts.get(slot.id) {
@@ -296,7 +304,8 @@ impl Names {
         self.evicted += 1;
     }
 
-    /// Returns the slot of a name without valid addresses, the least recently learned first. `None` if no name is evictable.
+    /// Returns the slot of a name without valid addresses at `now`, in seconds since 1970, the least recently learned first. `None` if no
+    /// name is evictable.
     fn victim(&mut self, now: u32) -> Option<usize> {
         if let Some(at) = self.next_victim(now) {
             return Some(at);
@@ -324,7 +333,8 @@ impl Names {
         self.next_victim(now)
     }
 
-    /// Removes victims from the list until one has not been learned again and is still evictable.
+    /// Takes victims from the list up to the first that was not learned again and is still evictable. Returns its slot. `None` if no such
+    /// victim is left.
     fn next_victim(&mut self, now: u32) -> Option<usize> {
         while let Some((learned, at)) = self.victims.pop() {
             let mark = &mut self.marks[at];

@@ -1,7 +1,8 @@
-//! Seats: dense numbers of the holders that hold anything, so that bitmaps of 64 holders are well filled.
+//! Gives each holder that holds addresses a *seat*: a place in the bitmaps of a *chunk* of 64 holders. Seats are dense, so the bitmaps are
+//! well filled.
 //!
-//! Numbers of holders are never reused. On a node whose pods come and go, the living ones are soon scattered over a wide range, and most
-//! bitmaps would have a single bit. A seat is reused once its holder has left and all of its holdings are removed.
+//! Numbers of holders are never reused. On a node whose pods come and go, those of existing pods are soon scattered over a wide range.
+//! Bitmaps by these numbers would mostly have a single bit. A seat is reused once its holder has left and all of its holdings are removed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,14 +10,14 @@ use ahash::AHashMap;
 
 use super::{Holder, memory};
 
-/// Maximum number of seats: chunks are counted in 16 bits.
+/// Maximum number of seats: 64 in each of 65,536 chunks, whose numbers have 16 bits.
 const SEATS: usize = 64 << 16;
 
-/// A bit in the bitmaps of one chunk.
+/// The place of a holder: a chunk, and the holder's bit in the bitmaps of this chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seat {
     pub(super) chunk: u16,
-    /// 0 to 63.
+    /// The number of the bit, 0 to 63.
     pub(super) lane: u32,
 }
 
@@ -31,32 +32,35 @@ impl Seat {
     }
 }
 
-/// The holder and the number of holdings of a seat.
+/// The holder of a seat, and the number of holdings that have the seat.
 #[derive(Debug)]
 struct Occupancy {
     /// `None` if the seat is free, or its holder has left.
     holder: Option<Holder>,
-    /// Number of bits set for this seat in all tables. Changes under a shared lock.
+    /// Number of the seat's holdings in all tables, with those of a holder that has left. Changes under a shared lock.
     holdings: AtomicU32,
 }
 
+/// All seats and their holders.
 #[derive(Debug, Default)]
 pub(super) struct Seats {
+    /// The seat of each holder that has one.
     numbers: AHashMap<Holder, Seat>,
+    /// By [`Seat::index`].
     occupancy: Vec<Occupancy>,
-    /// The seats of each chunk that belong to a holder.
+    /// For each chunk, a bitmap of the seats that belong to a holder.
     taken: Vec<u64>,
     /// Free seats. The lowest is last.
     free: Vec<Seat>,
 }
 
 impl Seats {
-    /// Returns the holder's seat. `None` if the holder holds nothing.
+    /// Returns the holder's seat. `None` if the holder has none, and so no holdings.
     pub(super) fn get(&self, holder: Holder) -> Option<Seat> {
         self.numbers.get(&holder).copied()
     }
 
-    /// Returns the holder's seat, or a free one that now belongs to the holder. `None` if four million holders have seats.
+    /// Returns the holder's seat, or a free one that now belongs to the holder. `None` if all [`SEATS`] seats are in use.
     pub(super) fn assign(&mut self, holder: Holder) -> Option<Seat> {
         if let Some(seat) = self.get(holder) {
             return Some(seat);
@@ -77,7 +81,7 @@ impl Seats {
         Some(seat)
     }
 
-    /// Separates a holder from its seat. The seat is free once the sweep has removed its holdings.
+    /// Takes the seat from a holder that leaves. The seat becomes free once the sweep has removed its holdings.
     pub(super) fn leave(&mut self, holder: Holder) {
         if let Some(seat) = self.numbers.remove(&holder) {
             self.occupancy[seat.index()].holder = None;
@@ -85,7 +89,7 @@ impl Seats {
         }
     }
 
-    /// Frees all seats without holdings, whether or not their holders have left.
+    /// Frees all seats without holdings, also those of holders that have not left.
     pub(super) fn free_idle(&mut self) {
         self.free.clear();
         for (index, occupancy) in self.occupancy.iter_mut().enumerate().rev() {
@@ -101,34 +105,34 @@ impl Seats {
         }
     }
 
-    /// Returns the seats of a chunk that belong to no holder.
+    /// Returns a bitmap of the seats of a chunk that belong to no holder.
     pub(super) fn gone(&self, chunk: u16) -> u64 {
         self.taken.get(usize::from(chunk)).map_or(u64::MAX, |taken| !taken)
     }
 
-    /// Returns the holders of all seats.
+    /// Returns the holder of each seat, by [`index`]. `None` for a seat that belongs to no holder.
     pub(super) fn holders(&self) -> Vec<Option<Holder>> {
         self.occupancy.iter().map(|occupancy| occupancy.holder).collect()
     }
 
-    /// Number of holdings of a seat.
+    /// Returns the number of holdings of a seat, with expired ones.
     pub(super) fn holdings(&self, seat: Seat) -> usize {
         self.occupancy.get(seat.index()).map_or(0, |occupancy| occupancy.holdings.load(Ordering::Relaxed) as usize)
     }
 
-    /// Number of holdings of all seats.
+    /// Returns the number of holdings of all seats, with expired ones and those of holders that have left.
     pub(super) fn all_holdings(&self) -> usize {
         self.occupancy.iter().map(|occupancy| occupancy.holdings.load(Ordering::Relaxed) as usize).sum()
     }
 
-    /// Counts a new holding.
+    /// Counts a new holding of a seat.
     pub(super) fn add(&self, seat: Seat) {
         if let Some(occupancy) = self.occupancy.get(seat.index()) {
             occupancy.holdings.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Counts the removal of one holding of each of these seats of a chunk.
+    /// Counts the removal of one holding of each seat of a chunk whose bit is set in `lanes`.
     pub(super) fn subtract(&self, chunk: u16, lanes: u64) {
         let mut left = lanes;
         while left != 0 {
@@ -140,7 +144,7 @@ impl Seats {
         }
     }
 
-    /// Estimated heap use in bytes.
+    /// Returns the estimated heap use in bytes.
     pub(super) fn bytes(&self) -> usize {
         let lists = memory::vec(&self.occupancy) + memory::vec(&self.taken) + memory::vec(&self.free);
         lists + memory::map(&self.numbers)

@@ -1,10 +1,10 @@
-//! One name's address for up to 64 holders, each with an end of its own, in 52 bytes.
+//! A record that up to 64 holders have learned an address under a name, each until an end of its own. It has 52 bytes.
 
 use super::NameId;
 use super::validity::Window;
 
-/// Bit planes of a record. Five give 31 different ends. Those of a minute's answers with TTLs of 30 to 300 seconds and a grace of 30 span
-/// 400 seconds. The shortest of them allows steps of 16 seconds, so 25 suffice.
+/// Number of bit planes of a record. Five represent 31 different ends. Answers of one minute, with TTLs of 30 to 300 seconds and a grace of
+/// 30 seconds, end within 400 seconds. The shortest validity allows steps of 16 seconds, so 25 ends suffice.
 const PLANES: usize = 5;
 
 /// Number of different ends in one record. Code 0 means that the holder does not hold the address.
@@ -49,7 +49,8 @@ pub(super) struct Sliced {
 const _: () = assert!(size_of::<Sliced>() == 52);
 
 impl Sliced {
-    /// Creates a record from ends in seconds, each with its holders. `None` if no 31 evenly spaced ends include all, or the list is empty.
+    /// Creates a record from ends in seconds since 1970, each with the bitmap of its holders. `None` if no 31 evenly spaced ends include
+    /// all of them, or if the list is empty.
     pub(super) fn new(key: Key, ends: &[(u32, u64)]) -> Option<Self> {
         let shift = ends.iter().map(|&(end, _)| end.trailing_zeros()).min()?.min(31);
         let steps = || ends.iter().map(|&(end, _)| end >> shift);
@@ -69,12 +70,12 @@ impl Sliced {
         Key { id: self.id, chunk: self.chunk }
     }
 
-    /// Returns the holders of the record.
+    /// Returns the bitmap of the record's holders.
     pub(super) fn holders(&self) -> u64 {
         self.planes.iter().fold(0, |all, plane| all | plane.bits())
     }
 
-    /// Returns the holder's end in seconds. `None` if the holder is not in the record.
+    /// Returns a holder's end in seconds since 1970. `None` if the holder is not in the record.
     pub(super) fn end(&self, lane: u32) -> Option<u32> {
         let bit = |plane: usize| u32::from(self.planes[plane].bits() >> lane & 1 == 1) << plane;
         match (0..PLANES).fold(0, |code, plane| code | bit(plane)) {
@@ -83,7 +84,7 @@ impl Sliced {
         }
     }
 
-    /// Returns the holders whose end is at or before `now`, in seconds.
+    /// Returns the bitmap of the holders whose end is at or before `now`, in seconds since 1970.
     pub(super) fn ended(&self, now: u32) -> u64 {
         let code = (now >> self.shift).saturating_sub(self.base).min(CODES);
         // Compares all codes with `code` at once, from the highest bit.
@@ -100,12 +101,13 @@ impl Sliced {
         (less | equal) & self.holders()
     }
 
-    /// Removes these holders.
+    /// Removes the holders whose bits are set in `lanes`.
     pub(super) fn remove(&mut self, lanes: u64) {
         self.write(lanes, 0);
     }
 
-    /// Adds a holder with an end in the window. Returns false and changes nothing if the record has no such end.
+    /// Adds a holder with the first end in the window that the record can represent, or changes the holder's end to this. Returns false and
+    /// changes nothing if there is none.
     pub(super) fn put(&mut self, lane: u32, window: Window) -> bool {
         let step = (window.first.saturating_sub(1) >> self.shift) + 1;
         let code = step.saturating_sub(self.base).max(1);
@@ -116,8 +118,8 @@ impl Sliced {
         is_representable
     }
 
-    /// Adds a holder with this end in seconds, and changes the steps between the record's ends to include it. Returns false and changes
-    /// nothing if no steps suit all holders.
+    /// Adds a holder with this end in seconds since 1970, and changes the steps between the record's ends so that they include it. Returns
+    /// false and changes nothing if no steps suit all holders.
     pub(super) fn respace(&mut self, lane: u32, end: u32) -> bool {
         let mut ends = [(0, 0); CODES as usize + 1];
         let mut len = 0;
@@ -133,24 +135,24 @@ impl Sliced {
         record.is_some()
     }
 
-    /// Calls `each` with every end, in seconds, and its holders.
+    /// Calls `each` with every end that the record can represent, in seconds since 1970, and the bitmap of its holders, which may be 0.
     pub(super) fn for_each(&self, mut each: impl FnMut(u32, u64)) {
         (1..=CODES).map(|code| (self.end_of(code), self.with(code))).for_each(|(end, lanes)| each(end, lanes));
     }
 
-    /// Returns the end of a code, in seconds. `u32::MAX` if it is later than 2106.
+    /// Returns the end of a code in seconds since 1970. `u32::MAX` if it is later than 2106.
     fn end_of(&self, code: u32) -> u32 {
         let end = (u64::from(self.base) + u64::from(code)) << self.shift;
         u32::try_from(end).unwrap_or(u32::MAX)
     }
 
-    /// Returns the holders with this code.
+    /// Returns the bitmap of the holders with this code.
     fn with(&self, code: u32) -> u64 {
         let planes = self.planes.iter().enumerate();
         planes.fold(u64::MAX, |all, (at, plane)| all & if code >> at & 1 == 1 { plane.bits() } else { !plane.bits() })
     }
 
-    /// Changes the code of these holders.
+    /// Sets the code of the holders whose bits are set in `lanes`. Code 0 removes them.
     fn write(&mut self, lanes: u64, code: u32) {
         for (at, plane) in self.planes.iter_mut().enumerate() {
             let bits = if code >> at & 1 == 1 { lanes } else { 0 };

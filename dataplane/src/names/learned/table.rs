@@ -55,12 +55,12 @@ pub(super) struct Table {
     sliced: Vec<Sliced>,
 }
 
-/// The effect of a new answer on the number of holdings.
+/// The effect of [`Table::learn`] on the number of holdings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Holders of the chunk whose expired holding was removed.
+    /// Bitmap of the other holders of the chunk whose expired holdings under the key were removed.
     pub(super) expired: u64,
-    /// Whether this is another holding. False if one is renewed, even if it has expired.
+    /// Whether the number of the holder's holdings grew by one. False if the answer renews a holding, even an expired one.
     pub(super) is_new: bool,
 }
 
@@ -70,18 +70,18 @@ impl Table {
         self.uniform.len() + self.sliced.len()
     }
 
-    /// Returns whether any holder of the chunk holds the address under the name, expired or not.
+    /// Whether any holder of the key's chunk holds the address under the key's name, expired or not.
     pub(super) fn contains(&self, key: Key) -> bool {
         !span(&self.sliced, key).is_empty() || !span(&self.uniform, key).is_empty()
     }
 
-    /// Returns the end of a holding in seconds, expired or not. `None` if the holder does not hold the address under the name.
+    /// Returns the end of a holding in seconds since 1970, expired or not. `None` if the holder does not hold the address under the name.
     pub(super) fn end(&self, key: Key, lane: u32) -> Option<u32> {
         end(&self.uniform[span(&self.uniform, key)], &self.sliced[span(&self.sliced, key)], lane)
     }
 
-    /// Returns the names under which the holder has learned the address and that are valid at `now`, in seconds. Writes them to one of the
-    /// lists: the first if it is long enough for all records.
+    /// Returns the ids of the names under which the holder has learned the address, if that is valid at `now`, in seconds since 1970. The
+    /// result is in `few` if that has room for all records of the table, else in `many`.
     pub(super) fn names_of<'a>(
         &self,
         chunk: u16,
@@ -109,7 +109,7 @@ impl Table {
         &few[..len]
     }
 
-    /// Calls `each` with every key, end in seconds and bitmap of holders.
+    /// Calls `each` with every key, each end in seconds since 1970, and the bitmap of the holders that have both, which may be 0.
     pub(super) fn for_each(&self, mut each: impl FnMut(Key, u32, u64)) {
         self.uniform.iter().for_each(|record| each(record.key(), record.end, record.holders.bits()));
         for record in &self.sliced {
@@ -117,7 +117,8 @@ impl Table {
         }
     }
 
-    /// Stores that a holder has learned the address under a name, valid until some second of the window. Never shortens a validity.
+    /// Stores that a holder has learned the address under a name until a second in the window. Never shortens a validity. Removes the
+    /// holdings of the key that have ended at `now`, in seconds since 1970.
     pub(super) fn learn(&mut self, key: Key, lane: u32, now: u32, window: Window) -> Change {
         let places = (span(&self.uniform, key), span(&self.sliced, key));
         let (uniform, sliced) = (&mut self.uniform[places.0.clone()], &mut self.sliced[places.1.clone()]);
@@ -139,15 +140,16 @@ impl Table {
         Change { expired: expired & !(1 << lane), is_new }
     }
 
-    /// Removes a holding.
+    /// Removes the holding of a holder under a name, if it exists.
     pub(super) fn remove(&mut self, key: Key, lane: u32) {
         let (uniform, sliced) = (span(&self.uniform, key), span(&self.sliced, key));
         clear(&mut self.uniform[uniform], &mut self.sliced[sliced], lane);
         self.compact(key);
     }
 
-    /// Removes the holdings that have ended at `now`, in seconds, and those of holders in `gone` of their chunk. Appends the chunks and holders
-    /// of removed holdings to `removed`. Adds to `emptied`, which must be empty, the keys without holdings left.
+    /// Removes the holdings that have ended at `now`, in seconds since 1970, and those of holders that have left: `gone` returns their
+    /// bitmap for a chunk. Appends to `removed` the chunk and the bitmap of holders of each record that lost holdings. Fills `emptied`,
+    /// which must be empty, with the keys that have no holdings left.
     pub(super) fn sweep(
         &mut self,
         now: u32,
@@ -183,7 +185,7 @@ impl Table {
         memory::trim(&mut self.sliced);
     }
 
-    /// Returns a table for each chunk.
+    /// Returns the holdings of each chunk as a table of its own.
     pub(super) fn split(self) -> AHashMap<u16, Self> {
         let mut tables = AHashMap::<u16, Self>::new();
         self.uniform.into_iter().for_each(|record| tables.entry(record.chunk).or_default().uniform.push(record));
@@ -191,12 +193,13 @@ impl Table {
         tables
     }
 
-    /// Estimated heap use in bytes.
+    /// Returns the estimated heap use in bytes.
     pub(super) fn bytes(&self) -> usize {
         memory::vec(&self.uniform) + memory::vec(&self.sliced)
     }
 
-    /// Adds a holder to a key whose records, at these places, have no suitable end.
+    /// Adds a holder with this end, in seconds since 1970, to a key. `uniform` and `sliced` are the places of the key's records, of which
+    /// none can represent the end.
     fn add(&mut self, key: Key, (uniform, sliced): (Range<usize>, Range<usize>), lane: u32, end: u32) {
         let is_second = !uniform.is_empty();
         if is_second {
@@ -223,7 +226,7 @@ impl Table {
         self.sliced.get(first).is_some_and(|record| record.key().id == id)
     }
 
-    /// Replaces the uniform records of a name by sliced ones.
+    /// Replaces the uniform records of a name, in all chunks, by sliced ones.
     fn slice(&mut self, id: NameId) {
         let start = self.uniform.partition_point(|record| record.id < id);
         let end = self.uniform.partition_point(|record| record.id <= id);
@@ -251,7 +254,7 @@ impl Table {
     }
 }
 
-/// Returns the places of a key's records, which are empty at its place in the order if it has none.
+/// Returns the places of a key's records in a sorted list. For a key without records, the empty range at its place in the order.
 fn span<T: Keyed>(records: &[T], key: Key) -> Range<usize> {
     let start = records.partition_point(|record| record.key() < key);
     let len = records[start..].iter().take_while(|record| record.key() == key).count();
@@ -262,13 +265,14 @@ const fn has(holders: u64, lane: u32) -> bool {
     holders >> lane & 1 == 1
 }
 
-/// Returns a holder's end in the records of one key, in seconds. `None` if it is in none of them.
+/// Returns a holder's end in the records of one key, in seconds since 1970. `None` if the holder is in none of them.
 fn end(uniform: &[Uniform], sliced: &[Sliced], lane: u32) -> Option<u32> {
     let record = uniform.iter().find(|record| has(record.holders.bits(), lane));
     record.map(|record| record.end).or_else(|| sliced.iter().find_map(|record| record.end(lane)))
 }
 
-/// Removes the holdings that have ended at `now` from the records of one key, which may be empty afterwards. Returns their holders.
+/// Removes the holdings that have ended at `now`, in seconds since 1970, from the records of one key. Records may be empty afterwards.
+/// Returns the bitmap of the removed holders.
 fn expire(uniform: &mut [Uniform], sliced: &mut [Sliced], now: u32) -> u64 {
     let mut expired = 0;
     for record in uniform.iter_mut().filter(|record| record.end <= now) {
@@ -283,7 +287,7 @@ fn expire(uniform: &mut [Uniform], sliced: &mut [Sliced], now: u32) -> u64 {
     expired
 }
 
-/// Removes a holder from the records of one key, which may be empty afterwards.
+/// Removes a holder from the records of one key. Records may be empty afterwards.
 fn clear(uniform: &mut [Uniform], sliced: &mut [Sliced], lane: u32) {
     for record in uniform {
         record.holders = Lanes::new(record.holders.bits() & !(1 << lane));
@@ -316,7 +320,8 @@ mod tests {
 
     const KEY: Key = Key { id: NameId(7), chunk: 3 };
 
-    /// A table in which two holders are in a sliced record and a third one, for whose end it has no room, is in a uniform one.
+    /// Returns a table in which two holders are in a sliced record. A third one, whose end this record cannot represent, is in a uniform
+    /// record.
     fn table() -> Table {
         let mut table = Table::default();
         for (lane, end) in [(0, 1000), (1, 1001), (2, 5000)] {

@@ -14,7 +14,7 @@ const SECOND: u64 = 1_000_000_000;
 /// The time of the first answer in most tests.
 const START: u64 = 1_790_000_000 * SECOND;
 
-/// An IPv4 or IPv6 address with this number.
+/// Returns the address with this number: IPv4 for even numbers, IPv6 for odd ones.
 fn ip(number: u32) -> IpAddr {
     match number % 2 {
         0 => IpAddr::from(0x2000_0000_u32.wrapping_add(number).to_be_bytes()),

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::{NameId, memory};
 
-/// Texts per page. The writer copies a page and the list of pages if it adds a name while readers keep the previous snapshot. With 64, both
-/// are of similar size at the maximum number of names.
+/// Texts per page. If readers keep the previous snapshot, adding a name copies one page and the list of pages. With 64, both have a similar
+/// size at the maximum number of names.
 const PAGE: usize = 64;
 
 #[derive(Clone, Debug)]
 struct Page([Option<(NameId, Arc<str>)>; PAGE]);
 
-/// An immutable list of names, found by the slot in their id. Cloning it costs one reference count.
+/// The texts of names, by the slots of their ids. A clone is a snapshot that never changes, and costs one reference count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Texts(Arc<Vec<Arc<Page>>>);
 
@@ -33,7 +33,7 @@ impl Texts {
         }
     }
 
-    /// Estimated heap use in bytes, without the texts themselves.
+    /// Returns the estimated heap use in bytes, without the texts themselves.
     pub(super) fn bytes(&self) -> usize {
         memory::vec(&self.0) + self.0.len() * memory::allocation(size_of::<Page>() + 16)
     }

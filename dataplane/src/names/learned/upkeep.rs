@@ -1,4 +1,4 @@
-//! The control thread's part: the sweep, listings and counts.
+//! Operations of control threads: the sweep, listings and counts.
 
 use std::net::IpAddr;
 use std::sync::Mutex;
@@ -23,14 +23,14 @@ pub struct Swept {
     pub is_complete: bool,
 }
 
-/// Numbers for metrics.
+/// The numbers of names, addresses, holdings and refusals of a table, and its memory, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LearnedCounts {
     /// Known names, including those whose addresses have expired.
     pub names: usize,
-    /// Different (name, address) that some holder has learned. Includes expired ones that the sweep has not removed yet.
+    /// Different pairs of name and address that some holder has learned. Includes expired ones that the sweep has not removed yet.
     pub addresses: usize,
-    /// Different (holder, name, address). Includes expired ones that the sweep has not removed yet.
+    /// Different triples of holder, name and address. Includes expired ones that the sweep has not removed yet.
     pub holdings: usize,
     /// Refusals with [`Full::Addresses`](super::Full::Addresses), ever increasing.
     pub refused_addresses: u64,
@@ -38,15 +38,15 @@ pub struct LearnedCounts {
     pub refused_names: u64,
     /// Refusals with [`Full::Holdings`](super::Full::Holdings), ever increasing.
     pub refused_holdings: u64,
-    /// Names that made room for others, ever increasing.
+    /// Names that were removed to make room for others, ever increasing.
     pub evicted_names: u64,
-    /// Estimated heap use.
+    /// Estimated heap use in bytes.
     pub bytes: usize,
 }
 
 impl Learned {
-    /// Sweeps the next 32nd of the table: removes what has ended at `now`, in nanoseconds since 1970, and what forgotten holders had. Names
-    /// stay known. The control thread calls this about once a second.
+    /// Sweeps the next 32nd of the table: removes the holdings that have ended at `now`, in nanoseconds since 1970, and those of forgotten
+    /// holders. Names stay known. The control thread calls this about once a second.
     ///
     /// The second complete sweep after [`Learned::forget`] has released all memory of the holder.
     pub fn sweep(&self, now: u64) -> Swept {
@@ -64,10 +64,10 @@ impl Learned {
         swept
     }
 
-    /// Calls `each` with every holder, name, address and end that is valid at `now`, in no order. Times are in nanoseconds since 1970; ends
-    /// are rounded as described at the module. `each` may call the table.
+    /// Calls `each` with the holder, name, address and end of every holding that is valid at `now`, in no particular order. Times are in
+    /// nanoseconds since 1970; ends are rounded as described at the module. `each` may call the table.
     ///
-    /// Copies one shard at a time. What changes during the call may be missing or included.
+    /// Copies one shard at a time. Holdings that are added or removed during the call may be missing or included.
     pub fn for_each(&self, now: u64, mut each: impl FnMut(Holder, &str, IpAddr, u64)) {
         let now = seconds(now);
         for shard in &self.shards {
@@ -112,7 +112,7 @@ impl Learned {
         }
     }
 
-    /// Sweeps one shard. Returns the number of removed holdings.
+    /// Sweeps one shard at `now`, in seconds since 1970. Returns the number of removed holdings.
     fn sweep_shard(&self, at: usize, now: u32) -> usize {
         let mut split = Vec::new();
         let mut holdings = {
@@ -148,7 +148,7 @@ impl Learned {
     }
 }
 
-/// Sweeps tables of a locked shard and counts what they lose after the shard is unlocked.
+/// Sweeps tables of a locked shard. [`Sweeper::finish`] counts the removed holdings after the shard is unlocked.
 struct Sweeper<'a> {
     world: &'a World,
     now: u32,
@@ -166,7 +166,7 @@ impl<'a> Sweeper<'a> {
         self.emptied.drain(..).for_each(|key| self.world.names.release(key.id, address));
     }
 
-    /// Returns the number of removed holdings.
+    /// Subtracts the removed holdings from the counts of their seats. Returns their number.
     fn finish(self) -> usize {
         self.removed.iter().for_each(|&(chunk, lanes)| self.world.seats.subtract(chunk, lanes));
         self.removed.iter().map(|(_, lanes)| lanes.count_ones() as usize).sum()

@@ -1,8 +1,8 @@
-//! End times of addresses, rounded so that holders that asked at different moments share records.
+//! Rounds the end times of addresses, so that holders that asked at different moments share records.
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Part of the time left by which a validity may be lengthened: a quarter.
+/// The time left, divided by this, is the most by which a validity may be lengthened: a quarter.
 const LENGTHENED: u64 = 4;
 
 /// Returns the whole seconds since 1970 of a time in nanoseconds. `u32::MAX` in and after 2106.
@@ -15,17 +15,19 @@ pub(super) fn nanoseconds(second: u32) -> u64 {
     u64::from(second) * SECOND
 }
 
-/// The end times that a new answer allows, in seconds since 1970, both included. An address with end `e` is valid in all seconds before `e`.
+/// The end times from which the table may choose one for a new answer, in seconds since 1970, both included. An address with end `e` is
+/// valid in all seconds before `e`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
-    /// The answer's own end, rounded up to a second. At least 1.
+    /// The answer's own end, rounded up to a full second. At least 1.
     pub(super) first: u32,
     /// The latest allowed end. At least `first`.
     pub(super) last: u32,
 }
 
 impl Window {
-    /// Returns the allowed ends of an answer that is valid from `now` to `until`, both in nanoseconds. `None` if it has ended.
+    /// Returns the allowed ends of an answer that is valid from `now` to `until`, both in nanoseconds since 1970. `None` if `until` is not
+    /// after `now`.
     pub(super) fn new(now: u64, until: u64) -> Option<Self> {
         let left = until.checked_sub(now).filter(|&left| left > 0)?;
         let first = u32::try_from(until.div_ceil(SECOND)).unwrap_or(u32::MAX);
@@ -33,7 +35,8 @@ impl Window {
         Some(Self { first, last: last.max(first) })
     }
 
-    /// Returns the allowed end that is divisible by the highest power of two. Its rounding is at least an eighth of the time left.
+    /// Returns the allowed end that is divisible by the highest power of two. This power is at least an eighth of the time left, so few
+    /// different ends remain.
     pub(super) const fn roundest(self) -> u32 {
         // The highest bit in which `last` differs from the second before the window is set in `last` and ends the number.
         let differ = self.first.saturating_sub(1) ^ self.last;

@@ -17,8 +17,8 @@ pub(super) struct Labels<'a> {
     len: usize,
     /// Whether the walk has followed a pointer.
     has_jumped: bool,
-    /// Cost of the walk: 1 for each label or pointer, and 1 more for each 8 bytes of a label. At most 8,346, because pointers lead backwards
-    /// within the first 16 KiB.
+    /// Cost of the walk: 1 for each label or pointer, and 1 more for each 8 bytes of a label. At most 8,346, because pointers lead
+    /// backwards within the first 16 KiB.
     pub(super) steps: usize,
 }
 

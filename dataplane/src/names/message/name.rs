@@ -9,7 +9,8 @@ use super::labels::{Labels, NAME_MAX};
 /// Longest name in bytes as dotted text: the wire form has one byte more in front and the root's byte at the end.
 const TEXT_MAX: usize = NAME_MAX - 2;
 
-/// A domain name as dotted text in lower case, without a trailing dot. The text has 1 to 253 bytes: ASCII letters, digits, `-`, `_` and dots.
+/// A domain name as dotted text in lower case, without a trailing dot. The text has 1 to 253 bytes: ASCII letters, digits, `-`, `_` and
+/// dots.
 #[derive(Clone, Copy)]
 pub(crate) struct DomainName {
     len: u8,

@@ -35,7 +35,7 @@ fn name_of(encoder: &Encoder) -> Result<String, Fault> {
     Message::parse(&encoder.bytes)?.name().map(|name| name.as_str().to_owned())
 }
 
-/// A chain n0 -> n1 -> ... of `names` names, written from its end, whose last name has an address.
+/// Returns a response with a chain n0 -> n1 -> ... of `names` names, written from its end. The last name has an address.
 fn reversed_chain(names: usize) -> Encoder {
     let start = response("n0", A).a(&format!("n{}", names - 1), 60, "192.0.2.1");
     (1..names).rev().fold(start, |encoder, n| encoder.cname(&format!("n{}", n - 1), &format!("n{n}")))
@@ -168,8 +168,8 @@ fn two_names_that_point_at_each_other_are_a_fault() {
     assert_eq!(fault(&encoder), Some(Fault::BadPointer));
 }
 
-/// A response whose first record is a TXT record of `count` pointers: the first to the name asked, each other to the one before.
-/// Returns the last pointer's offset too.
+/// Returns a response whose first record is a TXT record of `count` pointers, and the offset of the last one. The first points to the name
+/// asked, each other to the one before.
 fn pointers(count: usize) -> (Encoder, usize) {
     let encoder = response("a", A);
     let start = encoder.bytes.len() + 11;
@@ -403,7 +403,7 @@ fn the_last_of_the_most_records_counts() {
     assert_eq!(texts(&encoder), (vec!["192.0.2.1".into()], 5_954));
 }
 
-/// Appends address records with this owner until the message is full. Returns their count.
+/// Appends address records with this owner until the message is full. Returns the message and the number of records.
 fn fill(mut encoder: Encoder, owner: &[u8]) -> (Encoder, u16) {
     let mut count = 0;
     while encoder.bytes.len() + owner.len() + 14 <= 65_535 {
@@ -413,7 +413,7 @@ fn fill(mut encoder: Encoder, owner: &[u8]) -> (Encoder, u16) {
     (encoder, count)
 }
 
-/// A name of 126 labels, the longest, whose last two bytes are digits of `number`.
+/// Returns a name of 125 labels, almost the longest: 124 times `a`, then `number` with three digits.
 fn long_name(number: usize) -> String {
     format!("{}{number:03}", "a.".repeat(124))
 }

@@ -230,7 +230,7 @@ impl Caching {
             None => (None, None),
         };
         let opening = about.engine.opening(packet.frame, in_port)?;
-        if about.is_dns((in_port, out), &opening.flow, sent.as_ref()) {
+        if about.snapshot.is_dns((in_port, out), &opening.flow, sent.as_ref()) {
             return None;
         }
         let (starter, opposite) = match opening.initiator {

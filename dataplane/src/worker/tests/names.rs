@@ -9,7 +9,7 @@ mod histories;
 use super::*;
 use crate::wire::checksum;
 
-/// Table of pod A: names on port 443, DNS to its servers, and nothing else.
+/// The `named_table` of pod A. It allows DNS ports and the named destinations, and denies all else.
 const NAMED: TableId = TableId(3);
 const GRACE: u64 = 30 * SECOND;
 const SERVER: &str = "192.168.0.53";
@@ -20,7 +20,7 @@ fn names(patterns: &[&str]) -> NameSet {
     patterns.iter().map(|pattern| pattern.parse().unwrap()).collect()
 }
 
-/// A's table in which a rule names these patterns, with a number that tells two versions of the rule apart.
+/// Returns the table [`NAMED`], in which a rule with this origin names these patterns. Without patterns, it has no such rule.
 fn table(patterns: &[&str], origin: OriginId) -> Tables {
     let service = |protocol, port| Service { protocols: (protocol, protocol), ports: PortRange::one(port) };
     let dns: ServiceSet = [6, 17].into_iter().flat_map(|number| [53, 5353].map(|port| service(number, port))).collect();
@@ -94,7 +94,7 @@ fn resolve(bed: &mut Bed, id: u16, name: &str, answers: &[(&str, u32, &str)]) {
     assert_eq!(bed.verdict(UPLINK, &packet), Verdict::Forward(A));
 }
 
-/// Opens a connection of A from this port to an address. Returns whether it was allowed.
+/// Opens a connection of A from this port to port 443 of an address. Returns whether it was allowed.
 fn connects(bed: &mut Bed, sport: u16, dst: &str) -> bool {
     let src = if dst.contains(':') { "fd00::1" } else { "10.0.0.1" };
     match bed.verdict(A, &tcp(src, dst, sport, 443, SYN)) {
@@ -314,7 +314,7 @@ fn ipv6_is_learned_like_ipv4_and_neither_displaces_the_other() {
     assert!(connects(&mut bed, 3, "2001:db8::7") && connects(&mut bed, 4, WEB));
 }
 
-/// Returns a segment with data, with its distance from the SYN.
+/// Returns a TCP segment whose data begins `distance` bytes after the SYN.
 fn segment((src, sport): (&str, u16), (dst, dport): (&str, u16), distance: u32, data: &[u8]) -> Vec<u8> {
     let mut packet = tcp_at((src, sport), (dst, dport), ACK, (2 + distance, 2));
     packet.extend(data);

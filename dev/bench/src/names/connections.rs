@@ -1,8 +1,8 @@
-//! The row `connections`: a pod connects to an address at once after the answer that named the address. No connection may be denied.
+//! The row `connections`: a pod connects to an address at once after the DNS answer that has this address. No connection may be denied.
 //!
 //! Each worker has a thread. A thread takes a conversation of one of its pods, judges query and answer, and hands the SYN to the thread of
-//! the worker that owns the pod and the address. It takes its next conversation when that SYN has been judged, and judges the SYNs of others
-//! meanwhile.
+//! the worker that owns the pair of pod and address. The thread takes its next conversation when that SYN has been judged. Meanwhile, it
+//! judges SYNs from other threads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,13 +20,14 @@ use super::{Bench, Judge, STEPS_PER_SWEEP, WORKERS, time_of};
 use crate::random::Random;
 use crate::table::{Goal, Line, digits, percentile};
 
-/// A SYN for the worker that owns its pod and address.
+/// A SYN to be judged by the thread whose worker owns the pair of pod and address.
 struct Syn {
     frame: Frame,
+    /// Simulated time in nanoseconds since 1970.
     time: u64,
-    /// The thread that judged the answer.
+    /// The number of the thread that judged the DNS answer.
     from: usize,
-    /// When the thread had judged the answer.
+    /// When that thread had judged the answer.
     handed: Instant,
 }
 
@@ -34,19 +35,20 @@ struct Syn {
 struct Shared<'a> {
     node: &'a Node,
     affinity: &'a Affinity,
+    /// Number of conversations to run.
     total: u32,
-    /// Number of conversations taken, and of those whose SYN was judged.
+    /// Number of conversations that a thread has taken, and of those whose SYN was judged.
     taken: AtomicU32,
     judged: AtomicU32,
     /// By thread: whether the thread waits for the SYN of its conversation.
     waits: [AtomicBool; WORKERS],
-    /// By name: the position of its next answer's first address.
+    /// By name: the position of the first address in its next answer, to be taken modulo [`ADDRESSES`].
     turns: Vec<AtomicU32>,
     /// Whether a thread has failed, so that all end.
     has_failed: AtomicBool,
 }
 
-/// Ends all threads if this one panics.
+/// A guard that sets this flag if its thread panics, so that all threads end.
 struct Alarm<'a>(&'a AtomicBool);
 
 impl Drop for Alarm<'_> {
@@ -58,19 +60,21 @@ impl Drop for Alarm<'_> {
 /// The results of one thread.
 #[derive(Debug, Default)]
 struct Tally {
+    /// Number of denied SYNs by reason.
     denied: BTreeMap<DropReason, u32>,
-    /// SYNs that no earlier answer allowed.
+    /// Number of SYNs whose address the pod had not learned from an earlier answer.
     needed: u32,
-    /// Microseconds from the answer's judgement on one thread to the SYN's on another.
+    /// Microseconds from the judgement of an answer on one thread to that of its SYN on another.
     hand_overs: Vec<f64>,
     counters: NameCounters,
 }
 
+/// A thread with its worker.
 struct Thread<'a> {
     number: usize,
     shared: &'a Shared<'a>,
     judge: Judge,
-    /// The pods of which this thread's worker judges the answers.
+    /// The pods whose DNS answers this thread's worker judges.
     pods: Vec<Pod>,
     inboxes: Vec<Sender<Syn>>,
     inbox: Receiver<Syn>,
@@ -167,7 +171,10 @@ impl Thread<'_> {
         Ok(self.tally)
     }
 
-    /// Checks that the pods may not connect without an answer: otherwise the row would measure nothing.
+    /// Checks that this thread's pods may not connect before any answer: otherwise the row would measure nothing.
+    ///
+    /// # Errors
+    /// If a SYN is forwarded, or dropped for another reason than policy.
     fn check_closed(&mut self) -> anyhow::Result<()> {
         let (node, mut frame) = (self.shared.node, Frame::new());
         for &pod in &self.pods {
@@ -195,7 +202,11 @@ impl Thread<'_> {
         Ok(())
     }
 
-    /// Judges query and answer of the next conversation, and hands the SYN over. Returns false if no conversation is left.
+    /// Takes the next conversation: judges query and answer, and hands the SYN to its worker's thread. Returns false if no conversation is
+    /// left or if this thread has no pods.
+    ///
+    /// # Errors
+    /// If query or answer is dropped.
     fn converse(&mut self) -> anyhow::Result<bool> {
         let (shared, node) = (self.shared, self.shared.node);
         let (Some(count), at) = (u32::try_from(self.pods.len()).ok().filter(|&count| count > 0), self.steps) else {
@@ -239,7 +250,10 @@ impl Thread<'_> {
         Ok(true)
     }
 
-    /// Judges a SYN.
+    /// Judges a SYN. Counts a denied SYN, and the time since the answer if another thread judged that.
+    ///
+    /// # Errors
+    /// If the SYN is forwarded to another port than the uplink, or belongs to an earlier connection.
     fn connect(&mut self, syn: &Syn) -> anyhow::Result<()> {
         let (shared, waited) = (self.shared, syn.handed.elapsed());
         let judged = self.judge.judge(&shared.node.named, syn.time, &syn.frame);

@@ -1,8 +1,7 @@
-//! The row `forged`: answers that a pod did not ask this server for, each followed by a SYN to the address that it names. No SYN may be
-//! allowed.
+//! The row `forged`: forged DNS answers to pods, each followed by a SYN to the forged address. No SYN may be allowed.
 //!
-//! Every forged answer reaches the pod: the pods accept all packets. So only the workers' checks keep the address closed. The true answer is
-//! judged, too, and its address must be open.
+//! Every forged answer reaches the pod, because policy allows all packets to pods. So only the workers' checks keep the address closed. A
+//! worker judges the true answer too, whose address must then be open.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -20,10 +19,10 @@ use crate::table::{Goal, Line, digits};
 
 /// TTL of all records in seconds.
 const TTL: u32 = 300;
-/// A late answer comes within this time in nanoseconds after its question has expired.
+/// Maximum time in nanoseconds from the end of a question to its late answer.
 const LATE: u64 = 2 * SECOND;
 
-/// The ways to forge an answer.
+/// A way to forge an answer. [`Kind::name`] describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     OffPath,
@@ -51,30 +50,34 @@ impl Kind {
         }
     }
 
-    /// Whether a worker counts the answer as unasked. It does not read answers of strangers, and takes the true record of the last kind.
+    /// Whether a worker counts the answer as unasked. False for answers from untrusted servers, which no worker reads, and for those with a
+    /// record of another name, which have a true record beside it.
     const fn is_unasked(self) -> bool {
         matches!(self, Self::WrongId | Self::WrongQuestion | Self::Late | Self::Second)
     }
 }
 
-/// An answer that is sent when its question has expired.
+/// An answer to be sent when its question has expired.
 struct Late<'a> {
+    /// When to send the answer, in nanoseconds since 1970.
     at: u64,
     question: Question<'a>,
     address: Ipv4Addr,
 }
 
-/// The workers, which one thread uses in turns, and the numbers of this run.
+/// The workers, which one thread uses in turn, and the results so far.
 struct Forging<'a> {
     node: &'a Node,
     affinity: Affinity,
     team: Vec<Judge>,
     random: Random,
     frame: Frame,
-    /// By kind: forged answers, and those after which the SYN was allowed.
+    /// By kind: number of forged answers, and of those after which the SYN was allowed.
     forged: [u32; Kind::ALL.len()],
     opened: [u32; Kind::ALL.len()],
+    /// Number of true answers whose address was then open.
     true_answers: u32,
+    /// The late answers that are still to be sent, sorted by time.
     late: VecDeque<Late<'a>>,
 }
 
@@ -119,20 +122,24 @@ pub(super) fn forged(bench: &Bench) -> anyhow::Result<Vec<Line>> {
 }
 
 impl<'a> Forging<'a> {
-    /// Judges the frame by the worker that owns its addresses.
+    /// Judges the frame by the worker that owns its pair of addresses.
     fn judge(&mut self, time: u64) -> Judged {
         let owner = self.affinity.worker(self.frame.bytes(), WORKERS);
         self.team[owner].judge(&self.node.named, time, &self.frame)
     }
 
-    /// Judges the frame, which must be forwarded.
+    /// Judges the frame, which must be forwarded. `what` is the frame's name in an error.
     fn forward(&mut self, time: u64, what: &str) -> anyhow::Result<()> {
         let verdict = self.judge(time).verdict;
         ensure!(matches!(verdict, Verdict::Forward(_)), "{what} was not forwarded: {verdict:?}");
         Ok(())
     }
 
-    /// Asks a question, forges an answer, and connects to the address that the answer names.
+    /// Sends a query, a forged answer and a SYN to the forged address, then checks that the true answer's address is open. For
+    /// [`Kind::Late`], enqueues the forged answer instead.
+    ///
+    /// # Errors
+    /// If query or answer is dropped, or if the true answer's address is not open.
     fn forge(&mut self, step: u32, kind: Kind) -> anyhow::Result<()> {
         let (node, time) = (self.node, time_of(step));
         if step.is_multiple_of(STEPS_PER_SWEEP) {
@@ -183,12 +190,12 @@ impl<'a> Forging<'a> {
         Ok(())
     }
 
-    /// Writes the true answer.
+    /// Writes the trusted server's answer to the question, with this address, to the frame.
     fn answer(&mut self, question: &Question<'_>, address: Ipv4Addr) {
         self.frame.answer(question, &[Record { owner: None, ttl: TTL, address }]);
     }
 
-    /// Writes the forged answer. `other` is another name of the pod's rule.
+    /// Writes the forged answer to the frame. `other` is another name of the pod's rule, `address` the forged address, `truth` a true one.
     fn write_forged(
         &mut self,
         kind: Kind,
@@ -222,7 +229,7 @@ impl<'a> Forging<'a> {
         }
     }
 
-    /// Sends the late answers whose time has come.
+    /// Sends the late answers that are due at `now`, in nanoseconds since 1970, each followed by a SYN to its address.
     fn come_late(&mut self, now: u64) -> anyhow::Result<()> {
         while let Some(Late { at, question, address }) = self.late.pop_front_if(|late| late.at <= now) {
             self.answer(&question, address);
@@ -232,7 +239,10 @@ impl<'a> Forging<'a> {
         Ok(())
     }
 
-    /// Connects to the address of a forged answer, and counts the SYN if it is allowed.
+    /// Connects to the address of a forged answer. Counts the answer, and the SYN if it is allowed.
+    ///
+    /// # Errors
+    /// If the SYN is dropped for another reason than policy.
     fn connect_in_vain(
         &mut self,
         time: u64,

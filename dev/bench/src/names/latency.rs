@@ -1,7 +1,7 @@
-//! The row `latency`: what learning adds to the time of an answer, and how many answers a worker takes.
+//! The row `latency`: the time that learning adds to a query and its answer, and the number of answers that a worker judges per second.
 //!
-//! Two workers with the same configuration judge the same packets in turns: the pods of one snapshot have a rule that names domains, those of
-//! the other have none. Frames are built outside of the measured time.
+//! Two workers with the same configuration judge the same packets in turn. The pods of one worker's snapshot have a rule that names
+//! domains, those of the other's have no rules. Frames are built outside of the measured time.
 
 use std::time::{Duration, Instant};
 
@@ -27,21 +27,25 @@ struct Asking<'a> {
     step: u32,
 }
 
-/// The workers and their snapshots.
+/// The generator, and the two workers that judge its packets.
 struct Subjects<'a> {
     asking: Asking<'a>,
+    /// Judges by the snapshot whose pods have a rule that names domains.
     named: Judge,
+    /// Judges by the snapshot whose pods have no rules.
     plain: Judge,
 }
 
 /// The results of a round.
 #[derive(Debug, Default)]
 struct Round {
-    /// Microseconds that learning added to each query with its answer; the times with and without.
+    /// Microseconds that learning added to each query with its answer: the difference of `named` and `plain`.
     added: Vec<f64>,
+    /// Microseconds for each query with its answer, with the rule.
     named: Vec<f64>,
+    /// Microseconds for each query with its answer, without rules.
     plain: Vec<f64>,
-    /// Time of all bursts of queries, and of all bursts of answers.
+    /// Time for all bursts of queries, and for all bursts of answers.
     queries: Duration,
     answers: Duration,
     /// Number of answers in bursts.
@@ -72,7 +76,7 @@ pub(super) fn latency(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     Ok(vec![at(50.0, 15.0), at(99.0, 100.0), taken])
 }
 
-/// Returns a line with the median of the rounds' values.
+/// Returns a line with the median of the rounds' values, and with their range as a note.
 fn line(what: &str, values: &[f64], unit: &'static str, goal: Goal) -> Line {
     let [least, most] = [0.0, 100.0].map(|percent| digits(percentile(values, percent)));
     let all: Vec<Value> = values.iter().map(|&value| json!(digits(value))).collect();
@@ -82,7 +86,7 @@ fn line(what: &str, values: &[f64], unit: &'static str, goal: Goal) -> Line {
 }
 
 impl Asking<'_> {
-    /// Writes the next query and its answer.
+    /// Writes the query and the answer of the next conversation to the frames.
     fn next(&mut self, query: &mut Frame, answer: &mut Frame) {
         let (pods, random) = (u32::from(PODS), &mut self.random);
         let pod = u16::try_from(self.step % pods).expect("a remainder of 16 bits");
@@ -101,7 +105,7 @@ impl Asking<'_> {
 }
 
 impl Subjects<'_> {
-    /// Measures this number of answers one by one, and again in bursts.
+    /// Measures `count` queries with their answers one by one, then at least as many in bursts.
     fn round(&mut self, count: u32) -> anyhow::Result<Round> {
         let mut round = Round::default();
         let node = self.asking.node;
@@ -135,7 +139,7 @@ impl Subjects<'_> {
         Ok(round)
     }
 
-    /// Returns the time of the next conversations, and sweeps the learned names if a second has passed.
+    /// Returns the simulated time of the next conversations in nanoseconds since 1970. Sweeps the learned names once per simulated second.
     fn sweep(&mut self, conversations: u32) -> u64 {
         let (step, time) = (self.asking.step, time_of(self.asking.step));
         if step / STEPS_PER_SWEEP != (step + conversations) / STEPS_PER_SWEEP {
@@ -145,7 +149,10 @@ impl Subjects<'_> {
     }
 }
 
-/// Judges a query and its answer, each as a burst. Returns the time in microseconds.
+/// Judges a query and its answer, each as a burst of its own. Returns how many microseconds that took.
+///
+/// # Errors
+/// If query or answer is dropped.
 fn timed_pair(
     judge: &mut Judge,
     snapshot: &Snapshot,
@@ -160,7 +167,10 @@ fn timed_pair(
     Ok(took.as_secs_f64() * 1e6)
 }
 
-/// Judges a burst. Returns the time.
+/// Judges a burst. Returns how long that took.
+///
+/// # Errors
+/// If a packet is dropped.
 fn timed<'f>(
     judge: &mut Judge,
     snapshot: &Snapshot,

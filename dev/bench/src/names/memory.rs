@@ -12,17 +12,17 @@ use crate::random::Random;
 use crate::table::{Goal, Line, digits};
 use crate::testbed::proc::resident;
 
-/// Time in which all answers come, in nanoseconds.
+/// Simulated time within which all answers come, in nanoseconds.
 const MINUTE: u64 = 60 * SECOND;
 /// The shortest and the longest TTL in seconds.
 const TTLS: (u32, u32) = (30, 300);
-/// Number of lookups, in batches that are timed as one.
+/// Number of lookups, and of those that are timed together.
 const LOOKUPS: u32 = 1_000_000;
 const BATCH: u32 = 1_000;
-/// The goal in bytes, which is that of 10,000 names with 10 addresses each and 500 pods.
+/// The goal for memory in bytes, for 10,000 names with 10 addresses each and 500 pods.
 const GOAL: f64 = 64e6;
 
-/// What is learned.
+/// The numbers of names, pods and addresses. Every pod learns every address of every name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     pub(super) names: u32,
@@ -32,13 +32,14 @@ pub(super) struct Size {
 }
 
 impl Size {
+    /// Returns an address of a name, by its number below `addresses`.
     fn address(self, name: u32, number: u32) -> Ipv4Addr {
         Ipv4Addr::from(0x0b00_0000 + name * self.addresses + number)
     }
 }
 
-/// The numbers below a bound in random order, without a list of them: a Feistel network over the next power of four, in which numbers that
-/// are too large are permuted again.
+/// A random order of the numbers below a bound, computed without a list: a Feistel network over the next power of four, in which numbers
+/// that are too large are permuted again.
 struct Shuffle {
     bound: u64,
     /// Number of bits of a half.
@@ -53,7 +54,7 @@ impl Shuffle {
         Self { bound, bits, keys: std::array::from_fn(|_| u64::from(random.below(u32::MAX)) << 1 | 1) }
     }
 
-    /// Returns the number at a position below the bound.
+    /// Returns the number at a position. Both are below the bound.
     fn at(&self, position: u64) -> u64 {
         let mut number = self.permuted(position);
         while number >= self.bound {
@@ -108,8 +109,8 @@ pub(super) fn memory(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     ])
 }
 
-/// Fills the table, answer by answer: each pod asks for each name once, at a random moment of the minute. Returns the time that learning took,
-/// without that of the sweeps.
+/// Fills the table, answer by answer: each pod resolves each name once, at a random moment of the minute. Returns the time that learning
+/// took, without that of the sweeps.
 fn fill(learned: &Learned, size: Size, texts: &[String]) -> anyhow::Result<Duration> {
     let answers = u64::from(size.names) * u64::from(size.pods);
     let shuffle = Shuffle::new(answers);
@@ -137,7 +138,10 @@ fn fill(learned: &Learned, size: Size, texts: &[String]) -> anyhow::Result<Durat
     Ok(took)
 }
 
-/// Looks up the names of random addresses for random pods. Returns the time.
+/// Looks up the names of [`LOOKUPS`] random addresses for random pods. Returns how long that took.
+///
+/// # Errors
+/// If an address does not have one name.
 fn look_up(learned: &Learned, size: Size) -> anyhow::Result<Duration> {
     let (mut random, mut took, mut found) = (Random(11), Duration::ZERO, 0);
     for _ in 0..LOOKUPS / BATCH {

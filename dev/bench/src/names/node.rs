@@ -17,20 +17,20 @@ use crate::random::Random;
 pub(super) const PODS: u16 = 50;
 /// Number of names in the rule.
 pub(super) const NAMES: u16 = 1_000;
-/// Number of addresses of a name. Each answer has the next [`ANSWERED`] of them.
+/// Number of addresses of a name. Each answer has [`ANSWERED`] consecutive ones.
 pub(super) const ADDRESSES: u32 = 500;
 /// Number of addresses in an answer.
 pub(super) const ANSWERED: u32 = 8;
-/// The longest TTL of such an answer in seconds. The shortest is 1.
+/// The longest TTL of an answer in seconds. The shortest is 1.
 const TTL: u32 = 5;
 /// Number of different addresses of [`forged_address`].
 const FORGED: u32 = 1 << 21;
 
 /// The trusted DNS server.
 pub(super) const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 168, 0, 53), 53);
-/// A host outside that answers in the server's stead.
+/// A host outside that answers instead of the server.
 pub(super) const OFF_PATH: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 99), 53);
-/// A pod without rules that answers in the server's stead.
+/// A pod without rules that answers instead of the server.
 pub(super) const FORGER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 1, 1, 1), 53);
 
 pub(super) const UPLINK: PortId = PortId(0);
@@ -38,11 +38,11 @@ pub(super) const FORGER_PORT: PortId = PortId(2);
 /// The port of the first pod with a rule.
 const FIRST: u16 = 3;
 
-/// The table of ports without rules, and that of pods with a rule that names domains.
+/// The table that allows all packets, and the egress table of pods with a rule that names domains.
 const OPEN: TableId = TableId(0);
 const NAMED: TableId = TableId(1);
 
-/// The snapshots, and the names of the rule.
+/// The node's snapshots with and without the rule, and the names in the rule.
 pub(super) struct Node {
     /// Pods with a rule that names [`Node::names`].
     pub(super) named: Snapshot,
@@ -74,19 +74,19 @@ impl Pod {
     }
 }
 
-/// Returns an address of a name. Position [`ADDRESSES`] is position 0 again.
+/// Returns the address of a name at a position, modulo [`ADDRESSES`].
 pub(super) fn address_of(name: u16, position: u32) -> Ipv4Addr {
     // The lower half of 100.64.0.0/10.
     Ipv4Addr::from(0x6440_0000 + u32::from(name) * ADDRESSES + position % ADDRESSES)
 }
 
-/// Returns the records of an answer with the addresses of a name from this position on, and a random TTL.
+/// Returns the records of an answer: [`ANSWERED`] addresses of a name from position `first` on, with one random TTL.
 pub(super) fn turned(name: u16, first: u32, random: &mut Random) -> Vec<Record<'static>> {
     let ttl = 1 + random.below(TTL);
     (0..ANSWERED).map(|at| Record { owner: None, ttl, address: address_of(name, first + at) }).collect()
 }
 
-/// Returns an address that belongs to no name. Equal for numbers that differ by a multiple of [`FORGED`].
+/// Returns an address that belongs to no name. The address is the same for numbers that differ by a multiple of [`FORGED`].
 pub(super) fn forged_address(number: u32) -> Ipv4Addr {
     // The upper half of 100.64.0.0/10.
     Ipv4Addr::from(0x6460_0000 + number % FORGED)
@@ -141,7 +141,7 @@ fn port(id: PortId, name: &str, kind: PortKind, address: Option<Ipv4Addr>) -> Po
     }
 }
 
-/// Returns the pods' table: DNS, all ports of the named hosts, nothing else.
+/// Returns the pods' egress table, which allows DNS and all packets to addresses of these names, and nothing else.
 fn table(names: &[Name]) -> anyhow::Result<Tables> {
     let service = |number| Service { protocols: (number, number), ports: PortRange::one(SERVER.port()) };
     let dns: ServiceSet = [protocol::TCP, protocol::UDP].map(service).into_iter().collect();

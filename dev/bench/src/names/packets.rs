@@ -13,7 +13,7 @@ const HTTPS: u16 = 443;
 const FIRST_SPORT: u32 = 20_000;
 const SPORTS: u32 = 40_000;
 
-/// Length of a frame's Ethernet and IPv4 headers.
+/// Length of a frame's Ethernet and IPv4 headers in bytes.
 const HEADERS: usize = ethernet::HEADER_LEN + ipv4::MIN_HEADER_LEN;
 
 /// Flags of a query that asks for recursion, and of an answer to it without error (RFC 1035 section 4.1.1).
@@ -24,7 +24,7 @@ const A_IN: [u8; 4] = [0, 1, 0, 1];
 /// A compression pointer to the name of the question, at offset 12.
 const ASKED: [u8; 2] = [0xc0, 12];
 
-/// A domain name as text and as in messages.
+/// A domain name as text, and as DNS messages encode it (RFC 1035 section 3.1).
 #[derive(Clone, Debug)]
 pub(super) struct Name {
     pub(super) text: String,
@@ -53,14 +53,14 @@ pub(super) struct Question<'a> {
 /// An A record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
-    /// `None` for the name of the question.
+    /// The record's name. `None` for the name of the question.
     pub(super) owner: Option<&'a Name>,
-    /// Seconds.
+    /// Time to live in seconds.
     pub(super) ttl: u32,
     pub(super) address: Ipv4Addr,
 }
 
-/// The section of a message for records that the question did not ask for.
+/// The section of a message that has the records with a name of their own ([`Record::owner`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Section {
     Answer,
@@ -87,19 +87,19 @@ impl Frame {
         Received { frame: &self.bytes, wire_len: self.bytes.len(), in_port: self.in_port }
     }
 
-    /// Becomes a pod's query.
+    /// Overwrites the frame with a pod's query.
     pub(super) fn query(&mut self, question: &Question<'_>) {
         let &Question { pod, sport, id, name } = question;
         self.message(id, QUERY, name, &[], Section::Answer);
         self.datagram(pod.port(), SocketAddrV4::new(pod.address(), sport), SERVER);
     }
 
-    /// Becomes the trusted server's answer.
+    /// Overwrites the frame with the trusted server's answer.
     pub(super) fn answer(&mut self, question: &Question<'_>, records: &[Record<'_>]) {
         self.answer_of((UPLINK, SERVER), question, records, Section::Answer);
     }
 
-    /// Becomes an answer of any server behind any port. `section` is that of the records that name an owner.
+    /// Overwrites the frame with an answer of this server behind this port. `section` is that of the records with an owner.
     pub(super) fn answer_of(
         &mut self,
         (in_port, server): (PortId, SocketAddrV4),
@@ -112,7 +112,7 @@ impl Frame {
         self.datagram(in_port, server, SocketAddrV4::new(pod.address(), sport));
     }
 
-    /// Becomes the first packet of a pod's TCP connection to an address.
+    /// Overwrites the frame with the first packet of a pod's TCP connection to an address.
     pub(super) fn syn(&mut self, pod: Pod, sport: u16, to: Ipv4Addr) {
         self.bytes.clear();
         self.bytes.resize(HEADERS + tcp::MIN_HEADER_LEN, 0);
@@ -128,7 +128,7 @@ impl Frame {
         header.emit(pod.address().into(), to.into(), payload);
     }
 
-    /// Writes a DNS message behind the space for headers. Records that name an owner are in `section`, all others are answers.
+    /// Overwrites the frame with space for headers and a DNS message. Records with an owner are in `section`, all others are answers.
     fn message(&mut self, id: u16, flags: u16, name: &Name, records: &[Record<'_>], section: Section) {
         let is_answer = |record: &&Record<'_>| record.owner.is_none() || section == Section::Answer;
         let answers = records.iter().filter(is_answer);
@@ -150,14 +150,14 @@ impl Frame {
         }
     }
 
-    /// Writes the headers before the message.
+    /// Writes the Ethernet, IPv4 and UDP headers before the message.
     fn datagram(&mut self, in_port: PortId, from: SocketAddrV4, to: SocketAddrV4) {
         let payload = self.headers(in_port, (*from.ip(), *to.ip()), protocol::UDP);
         let header = udp::Repr { source_port: from.port(), destination_port: to.port() };
         header.emit((*from.ip()).into(), (*to.ip()).into(), payload);
     }
 
-    /// Writes Ethernet's and IPv4's header. Returns the bytes after them.
+    /// Writes the Ethernet and IPv4 headers. Returns the bytes after them.
     fn headers(&mut self, in_port: PortId, (source, destination): (Ipv4Addr, Ipv4Addr), protocol: u8) -> &mut [u8] {
         self.in_port = in_port;
         let payload_len = self.bytes.len() - HEADERS;
@@ -171,7 +171,8 @@ impl Frame {
     }
 }
 
-/// Returns the source port of a conversation. A port is used again after [`SPORTS`] conversations, when its sessions have ended.
+/// Returns the source port of a pod's conversation number `step`. A port is used again after [`SPORTS`] conversations, when its sessions
+/// have ended.
 pub(super) fn sport(step: u32) -> u16 {
     u16::try_from(FIRST_SPORT + step % SPORTS).expect("the highest port is below 65,536")
 }

@@ -107,7 +107,8 @@ impl Offloads {
     }
 }
 
-/// The longest time to wait until a vswitch has replaced its filters by links. It takes about two seconds; a kernel before Linux 6.6 has no links.
+/// The longest time to wait until a vswitch has replaced its filters by links. It takes about two seconds; a kernel before Linux 6.6 has no
+/// links.
 const SETTLING: Duration = Duration::from_secs(5);
 
 /// The features that [`Offloads::Off`] turns off. Receive offload is off by default for a veth.

@@ -77,8 +77,8 @@ impl Attached {
         }
     }
 
-    /// Attaches a program by a link: adopts the link that a previous process has pinned for this point, else creates one if links are wanted and supported.
-    /// `None` if there is no link; a filter may still be possible.
+    /// Attaches a program by a link: adopts the link that a previous process has pinned for this point, else creates one if links are
+    /// wanted and supported. `None` if links are not wanted or the kernel refuses; a filter may still be possible.
     pub(super) fn by_link(datapath: &TcDatapath, point: AttachPoint, program: BorrowedFd<'_>) -> Option<Self> {
         let pins = datapath.pins.as_ref();
         let left = pins.and_then(|pins| pins.take(point, program));
@@ -134,7 +134,8 @@ impl Attached {
         }
     }
 
-    /// Whether the program is attached at this point in the calling thread's network namespace. Of a filter, only the interface's index is compared.
+    /// Whether the program is attached at this point in the calling thread's network namespace. Of a filter, only the interface's index is
+    /// compared.
     pub(super) fn is_at(&self, point: AttachPoint) -> bool {
         match self {
             Self::Filter(filter) => filter.interface() == Some(point.interface()),

@@ -85,13 +85,13 @@ pub(super) fn claim(program: &mut Assembler<Place>, table: &FlowTable, maps: &Ma
 }
 
 /// Decides whether a worker gets a packet without a flow. Jumps to
-/// * `Claimed` if the packet is to a virtual address, or if it has arrived at a link and answers a recorded packet of a masqueraded connection. The caller
-///   places this label behind these steps;
+/// * `Claimed` if the packet is to a virtual address, or if it has arrived at a link and answers a recorded packet of a masqueraded
+///   connection. The caller places this label behind these steps;
 /// * `Pass` if the packet has arrived at a link with the source address of a pod that cannot have sent it;
 /// * `Unclaimed` with all others.
 ///
-/// Needs the protocol and the world's port in the key of a record, the world's address in that of a next hop, the node's address in that of a virtual
-/// address, and the node's port in register 4, in network order. Overwrites registers 0 to 5.
+/// Needs the protocol and the world's port in the key of a record, the world's address in that of a next hop, the node's address in that of
+/// a virtual address, and the node's port in register 4, in network order. Overwrites registers 0 to 5.
 fn claim_port(program: &mut Assembler<Place>, table: &FlowTable, maps: &Maps<'_>, entrance: Entrance) {
     program.store(Short, STACK, 4, sent::NODE_PORT);
     program.swap_short(4);
@@ -190,8 +190,8 @@ fn claim_error(program: &mut Assembler<Place>, ip: &Ip) {
     program.jump(ClaimPort);
 }
 
-/// Stores two addresses of the packet: the one at byte `of_world` in the key of a record, and the one at byte `of_node` in the key of a virtual address.
-/// Overwrites register 3.
+/// Stores two addresses of the packet: the one at byte `of_world` in the key of a record, and the one at byte `of_node` in the key of a
+/// virtual address. Overwrites register 3.
 fn store_addresses(program: &mut Assembler<Place>, ip: &Ip, [of_world, of_node]: [i16; 2]) {
     if ip.address_len == V4.address_len {
         store_v4(program, of_world);
@@ -213,8 +213,8 @@ fn load_answer(program: &mut Assembler<Place>, ip: &Ip, protocol: i16, transport
     load_identifier(program, transport);
 }
 
-/// Turns the flow's key into that of a fragment: stores the protocol (register 4), the identification (register 5), and an IP version that no flow has.
-/// Sets [`IS_FRAGMENT`] to 1. Overwrites register 4.
+/// Turns the flow's key into that of a fragment: stores the protocol (register 4), the identification (register 5), and an IP version that
+/// no flow has. Sets [`IS_FRAGMENT`] to 1. Overwrites register 4.
 fn store_fragment(program: &mut Assembler<Place>) {
     const VERSION: i32 = 0xff00;
     program.apply(Or, 4, VERSION);

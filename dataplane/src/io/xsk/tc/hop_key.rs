@@ -51,8 +51,8 @@ fn begin_mapped(program: &mut Assembler<Place>, to: i16) {
     program.store(Word, STACK, 3, to + 8);
 }
 
-/// Looks up the address of the key in the map of next hops, `hops`. Register 0 becomes the address of the entry of the longest network that contains it, or
-/// 0 if no network does. Completes the key with the prefix length, 128 bits. Overwrites registers 1 to 5.
+/// Looks up the address in the key in `hops`, the map of next hops. Register 0 becomes the pointer to the entry of the longest network that
+/// contains the address, or 0 if no network does. Completes the key with the prefix length, 128 bits. Overwrites registers 1 to 5.
 pub(super) fn find(program: &mut Assembler<Place>, hops: &Map) {
     /// The length of an address in bits.
     const WHOLE: i32 = 128;

@@ -39,7 +39,8 @@ pub(super) struct Paths {
 #[derive(Debug)]
 struct State {
     hops: NextHops,
-    /// This process's programs, by interface index. `None` until the first call of [`Paths::replace`] has detached what previous processes left.
+    /// This process's programs, by interface index. `None` until the first call of [`Paths::replace`] has detached what previous processes
+    /// left.
     attached: Option<BTreeMap<u32, Attached>>,
 }
 
@@ -61,8 +62,9 @@ impl Paths {
         Ok(Self { at_links, at_tunnel, state: Mutex::new(State { hops, attached: None }) })
     }
 
-    /// Replaces the next hops `others`, and attaches the program to their links and to the tunnel alone. `tunnel` is the index of the tunnel's interface,
-    /// `None` without a tunnel. Attaches programs again that others have removed. The first call also detaches what previous processes left elsewhere.
+    /// Replaces the next hops `others`, and attaches the program to their links and to the tunnel alone. `tunnel` is the index of the
+    /// tunnel's interface, `None` without a tunnel. Attaches programs again that others have removed. The first call also detaches what
+    /// previous processes left elsewhere.
     ///
     /// # Errors
     /// The first refusal of the kernel. Packets over an interface whose program could not be attached pass the node's kernel in both
@@ -110,8 +112,9 @@ impl Paths {
         replaced.and(failed.map_or(Ok(()), Err))
     }
 
-    /// Attaches the program for this interface: at a link by a link of the kernel, which costs each packet less than a filter; at the tunnel as a filter,
-    /// since its guard is one and must run first. `tunnel` is the tunnel's interface, `None` if there is none.
+    /// Attaches the program for this interface. At the tunnel, it becomes a filter, since the tunnel's guard is one and must run first.
+    /// Elsewhere, the program is attached by a BPF link, which costs each packet less than a filter, or as a filter if that fails. `tunnel`
+    /// is the index of the tunnel's interface, `None` without a tunnel.
     ///
     /// # Errors
     /// If the kernel refuses a filter too.

@@ -71,8 +71,8 @@ impl AttachPoint {
         }
     }
 
-    /// Returns the flags of `BPF_LINK_CREATE`. At ports and the trunk, the vswitch's program runs before those that others have attached by links. At a
-    /// link to other nodes, whose packets are mostly not the vswitch's, it runs after them.
+    /// Returns the flags of `BPF_LINK_CREATE`. At ports and the trunk, the vswitch's program runs before those that others have attached by
+    /// links. At a link to other nodes, whose packets are mostly not the vswitch's, it runs after them.
     const fn flags(self) -> u32 {
         match self {
             Self::Port(..) | Self::Trunk(_) => BEFORE,
@@ -80,8 +80,8 @@ impl AttachPoint {
         }
     }
 
-    /// Whether the link is attached at this point in the calling thread's network namespace. False if the interface was moved, which gives it another
-    /// index or namespace, or removed, since its link then reports index 0.
+    /// Whether the link is attached at this point in the calling thread's network namespace. False if the interface was moved, which gives
+    /// it another index or namespace, or removed, since its link then reports index 0.
     pub(super) fn has(self, link: BorrowedFd<'_>) -> bool {
         bpf::attached_to(link).is_ok_and(|(index, _)| index == self.interface())
             && bpf::link_id(link)
@@ -132,8 +132,8 @@ impl Pins {
         &self.folder
     }
 
-    /// Adopts the link that is pinned for this point, and replaces its program. `None` if no link is pinned, or if the pinned one is attached elsewhere: then
-    /// it is detached, and its pin removed.
+    /// Adopts the link that is pinned for this point, and replaces its program. `None` if no link is pinned, or if the pinned one is
+    /// attached elsewhere: then it is detached, and its pin removed.
     pub(super) fn take(&self, point: AttachPoint, program: BorrowedFd<'_>) -> Option<OwnedFd> {
         let link = bpf::pinned(&self.of(point)).ok()?;
         if point.has(link.as_fd()) && bpf::replace(link.as_fd(), program).is_ok() {
@@ -185,8 +185,8 @@ impl Pins {
     }
 }
 
-/// Detaches the links of [`AttachPoint::Nodes`] that are pinned in a folder, except those of interfaces with an index in `wanted`, and removes their pins.
-/// Returns the number of links. 0 if the folder cannot be read.
+/// Detaches the links of [`AttachPoint::Nodes`] that are pinned in a folder, except those of interfaces with an index in `wanted`, and
+/// removes their pins. Returns the number of links. 0 if the folder cannot be read.
 fn remove_nodes(folder: &Path, wanted: &BTreeSet<u32>) -> usize {
     let paths = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     let is_unwanted = |path: &PathBuf| {

@@ -84,7 +84,7 @@ fn count(cell: &Cell<usize>, is_reached: bool) {
 struct Model<'a> {
     table: Learned,
     now: u64,
-    /// By holder, name and number of the address.
+    /// The holdings by holder, number of the name and number of the address.
     holdings: BTreeMap<(u32, usize, u32), Ends>,
     known: BTreeMap<usize, Known>,
     reached: &'a Reached,
@@ -122,7 +122,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Number of the holder's addresses under the name whose end, as `end` returns it, is later than now.
+    /// Returns the number of the holder's addresses under the name for which `end` returns a time later than now.
     fn addresses(&self, holder: u32, name: usize, end: impl Fn(&Ends) -> u64) -> usize {
         let own = self.holdings.range((holder, name, 0)..=(holder, name, u32::MAX));
         own.filter(|(_, ends)| end(ends) > self.now).count()

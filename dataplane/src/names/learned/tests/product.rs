@@ -1,4 +1,4 @@
-//! The memory goal and its release.
+//! Tests that the table meets the memory goal, and that the sweep releases the memory.
 
 use super::*;
 
@@ -11,7 +11,8 @@ enum Mix {
     Answer,
 }
 
-/// Learns the product of names, 500 pods and 10 addresses in random order within a minute, with TTLs of 30 to 300 seconds and a grace of 30.
+/// Returns a table in which 500 pods have learned 10 addresses of each name, in random order within a minute, with TTLs of 30 to 300
+/// seconds and a grace of 30 seconds.
 fn product(names: u64, mix: Mix) -> Learned {
     let table = Learned::new();
     let texts: Vec<String> = (0..names).map(|name| format!("host-{name}.service.example.com")).collect();

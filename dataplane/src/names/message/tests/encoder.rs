@@ -22,14 +22,14 @@ pub(super) fn response(name: &str, kind: u16) -> Encoder {
     Encoder::new(name, kind, IN, true)
 }
 
-/// Returns a name in full, with the root's byte. "" is the root.
+/// Returns a name in wire format without compression, with the root's byte. "" is the root.
 pub(super) fn wire(name: &str) -> Vec<u8> {
     let mut bytes = labels(name);
     bytes.push(0);
     bytes
 }
 
-/// Returns labels without the root's byte.
+/// Returns a name in wire format without the root's byte.
 pub(super) fn labels(name: &str) -> Vec<u8> {
     let labels = name.split('.').filter(|label| !label.is_empty());
     labels.flat_map(|label| [&[u8::try_from(label.len()).unwrap()], label.as_bytes()].concat()).collect()
@@ -65,7 +65,7 @@ impl Encoder {
         self.alias(IN, target)
     }
 
-    /// Writes the rest of a CNAME record, whose owner is written.
+    /// Writes the rest of a CNAME record, whose owner is already written.
     pub(super) fn alias(mut self, class: u16, target: &str) -> Self {
         self.fields(CNAME, class, 300, 0);
         let start = self.bytes.len();
@@ -80,7 +80,7 @@ impl Encoder {
         self.rest(kind, class, ttl, data)
     }
 
-    /// Writes a record whose owner is bytes.
+    /// Writes a record of class IN, with the bytes `owner` as its owner's name.
     pub(super) fn raw(mut self, owner: &[u8], kind: u16, data: &[u8]) -> Self {
         self.bytes.extend(owner);
         self.rest(kind, IN, 300, data)
@@ -102,7 +102,8 @@ impl Encoder {
         self.bytes[6..8].copy_from_slice(&count.to_be_bytes());
     }
 
-    /// Moves the last `count` answers to the authority (8) or additional (10) section, by the offset of its count.
+    /// Moves the last `count` answers to another section. `section` is the offset of that section's count: 8 for authority, 10 for
+    /// additional.
     pub(super) fn moved(mut self, section: usize, count: u8) -> Self {
         self.bytes[7] -= count;
         self.bytes[section + 1] += count;

@@ -58,7 +58,8 @@ pub(super) fn answers(bytes: &[u8]) -> Option<Answers> {
     Some((addresses, ignored))
 }
 
-/// Returns the records of the answer section, which starts at `at`.
+/// Returns the records of the answer section, which starts at offset `at`. `None` if a record is malformed, or is incomplete without the TC
+/// bit.
 fn records(bytes: &[u8], mut at: usize) -> Option<Vec<Record>> {
     let is_truncated = bytes[2] & 2 != 0;
     let mut records = Vec::new();
@@ -89,7 +90,7 @@ fn record(bytes: &[u8], at: usize) -> Result<Record, Trouble> {
     })
 }
 
-/// Returns the names that aliases reach from the name asked.
+/// Returns the names that aliases reach from the name asked. `None` for a malformed alias, or more than 63.
 fn reached(bytes: &[u8], asked: Name, records: &[Record]) -> Option<HashSet<Name>> {
     let mut aliases: HashMap<Name, Vec<Name>> = HashMap::new();
     let cnames = records.iter().filter(|record| record.kind == 5 && record.class == 1);

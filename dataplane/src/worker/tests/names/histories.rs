@@ -11,7 +11,7 @@ const STEPS: usize = 40;
 const POOL: [&str; 5] = ["www.example.com", "a.example.org", "b.a.example.org", "example.org", "other.net.test"];
 const PATTERNS: [&str; 5] = ["www.example.com", "*.example.org", "*.a.example.org", "example.org", "*.example.com"];
 
-/// Time in nanoseconds after which an open question is not believed.
+/// Time in nanoseconds after which an answer to an open question is ignored.
 const OPEN_FOR: u64 = 10 * SECOND;
 
 /// Sessions that were idle for longer than this may have expired, and are no longer compared.
@@ -37,12 +37,12 @@ fn is_named(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// What the model says about a packet.
+/// The model's verdict about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
     Allowed,
     Denied,
-    /// The end of an address is rounded up by at most a quarter of its time.
+    /// Both verdicts are right: the address has ended, but the table may have lengthened its validity by a quarter.
     Either,
 }
 
@@ -52,7 +52,9 @@ struct Session {
     address: usize,
     /// The name by which it is allowed. `None` while it is cut.
     name: Option<String>,
+    /// The generation of the policy that judged the last packet.
     judged: u64,
+    /// Time of the last packet in nanoseconds.
     seen: u64,
 }
 
@@ -60,9 +62,9 @@ struct Session {
 struct Model {
     patterns: Vec<&'static str>,
     generation: u64,
-    /// Ends of addresses by name: when it surely counts until, and until when it may.
+    /// By name and address: the time until which the address is surely valid, and the time until which it may be, in nanoseconds.
     learned: BTreeMap<(String, usize), (u64, u64)>,
-    /// Open questions: id and name, with the time.
+    /// Open questions by id and name, with the time of the query in nanoseconds.
     open: BTreeMap<(u16, String), u64>,
     sessions: BTreeMap<u16, Session>,
 }
@@ -122,7 +124,7 @@ impl History {
         self.bed.snapshot = snapshot_naming(model.generation, &model.patterns, RULE);
     }
 
-    /// Asks about a name, in upper or lower case, and sometimes repeats a question.
+    /// Asks about a random name, in upper or lower case.
     fn ask(&mut self) {
         let name = POOL[self.random.below(POOL.len())];
         let name = if self.random.below(2) == 0 { name.to_uppercase() } else { name.to_owned() };
@@ -134,7 +136,7 @@ impl History {
         }
     }
 
-    /// Answers a question, open or not, as the server or as somebody who forges.
+    /// Answers a random open question, as the server or with a forged packet.
     fn answer(&mut self, reached: &mut Reached) {
         let open: Vec<_> = self.model.open.keys().cloned().collect();
         let Some((id, name)) = open.get(self.random.below(open.len().max(1))).cloned() else { return };
@@ -169,7 +171,7 @@ impl History {
         self.bed.verdict(A, &packet) == Verdict::Forward(UPLINK)
     }
 
-    /// Opens a connection, and compares.
+    /// Opens a connection to a random address, and compares its verdict with the model's.
     fn connect(&mut self, reached: &mut Reached) {
         let at = self.random.below(10);
         self.next_port += 1;
@@ -183,7 +185,7 @@ impl History {
         }
     }
 
-    /// The name by which the worker has allowed an address. Any valid one, but the session keeps it.
+    /// Returns the first learned name of an address that a rule names, by which the worker has allowed it. `None` if no rule names one.
     fn valid_name(&mut self, at: usize) -> Option<String> {
         let flow_names = |bed: &Bed| {
             let mut names = Vec::new();
@@ -193,7 +195,7 @@ impl History {
         flow_names(&self.bed).into_iter().find(|name| self.model.names(name))
     }
 
-    /// Sends in a session, and compares.
+    /// Sends a packet in a random session, and compares its verdict with the model's.
     fn go_on(&mut self, reached: &mut Reached) {
         let ports: Vec<u16> = self.model.sessions.keys().copied().collect();
         let Some(&port) = ports.get(self.random.below(ports.len().max(1))) else { return };

@@ -39,11 +39,9 @@ pub(super) fn find<'a>(
     for subject in subjects {
         let rules: Vec<(&Rule<'a>, Option<OriginId>)> =
             subject.rules.iter().map(|rule| (rule, origins.get(&key(subject, rule)).copied())).collect();
-        let is_harmless =
-            |origin: &Option<OriginId>| origin.is_none_or(|origin| removals.is_harmless(&Removal::of_rule(origin)));
-        // A state does not have the addresses of domain names, so such a rule always seems to allow nothing.
-        let is_dead =
-            |(rule, origin): &&(&Rule<'a>, Option<OriginId>)| !rule.traffic.has_names() && is_harmless(origin);
+        let is_dead = |(_, origin): &&(&Rule<'a>, Option<OriginId>)| {
+            origin.is_none_or(|origin| removals.is_harmless(&Removal::of_rule(origin)))
+        };
         let idle: Vec<&(&Rule<'a>, Option<OriginId>)> = rules.iter().filter(is_dead).collect();
         dead.rules.extend(idle.iter().map(|(rule, _)| key(subject, rule)));
         if subject.pods.is_empty() {
@@ -51,7 +49,7 @@ pub(super) fn find<'a>(
             continue;
         }
         let whole = Removal { policies: [subject.name.clone()].into(), ..Removal::default() };
-        if !subject.rules.iter().any(|rule| rule.traffic.has_names()) && removals.is_harmless(&whole) {
+        if removals.is_harmless(&whole) {
             removable.push((dead.found.len(), whole));
             dead.found.push(changes_nothing(subject, subjects, idle.len()));
             if idle.len() == rules.len() {

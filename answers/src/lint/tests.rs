@@ -79,3 +79,48 @@ fn a_rule_is_called_dead_exactly_when_nothing_changes_without_it_and_is_told_by_
         assert!(reached.get(what).is_some_and(|&count| count >= 5), "{what}: {reached:?}");
     }
 }
+
+/// Returns the findings about dead rules and policies in a state with a pod whose cluster policy `agents` has these egress rules, in the
+/// form "path, check".
+fn dead_with(egress: &str) -> Vec<String> {
+    let text = format!(
+        "{{apiVersion: v1, kind: Pod, metadata: {{name: agent, namespace: shop, labels: {{app: agent}}}}, spec: {{nodeName: n1}}, \
+         status: {{phase: Running, podIP: 10.244.1.5}}}}\n---\n\
+         {{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: agents}}, spec: {{tier: Admin, \
+         priority: 10, subject: {{pods: {{podSelector: {{matchLabels: {{app: agent}}}}}}}}, egress: [{egress}]}}}}"
+    );
+    let mut pipeline = Pipeline::with_every_rule(IngressIsolation::default());
+    pipeline.resync(load_text("state", &text, Strictness::Strict).unwrap().objects).unwrap();
+    let state = Reachability::of(&pipeline, pipeline.mirror().unwrap());
+    let subjects = Subject::all(pipeline.cache());
+    let mut removals = Removals::of(&state, pipeline.origins());
+    let dead = dead::find(&pipeline, &mut removals, &Makers::new(pipeline.cache(), &[]), &subjects, &[]);
+    let told = |found: &super::Found<'_>| {
+        let at = found.rule.map_or("policy".to_owned(), |(direction, at)| format!("{direction}[{at}]"));
+        format!("{at} {}", found.check.id)
+    };
+    dead.found.iter().map(told).collect()
+}
+
+#[test]
+fn a_rule_is_not_dead_if_a_learned_name_would_decide_without_it() {
+    let names = |port: u16| {
+        format!(
+            "{{action: Accept, to: [{{domainNames: [www.example.com]}}], protocols: [{{tcp: {{destinationPort: {{number: {port}}}}}}}]}}"
+        )
+    };
+    let deny = |block: &str| format!("{{action: Deny, to: [{{networks: [{block}]}}]}}");
+    let accept = |block: &str| format!("{{action: Accept, to: [{{networks: [{block}]}}]}}");
+    let all = deny("0.0.0.0/0");
+    let metadata = deny("169.254.169.254/32");
+    let denied_before = dead_with(&[&metadata, &*names(80), &all].map(String::from).join(", "));
+    assert!(denied_before.is_empty(), "{denied_before:?}");
+    assert_eq!(dead_with(&format!("{metadata}, {all}")), ["egress[0] redundant-rule"]);
+    assert_eq!(
+        dead_with(&format!("{}, {metadata}, {}, {all}", deny("169.254.0.0/16"), names(80))),
+        ["egress[1] shadowed-rule"]
+    );
+    assert_eq!(dead_with(&format!("{}, {}", accept("0.0.0.0/0"), names(80))), ["policy policy-changes-nothing"]);
+    let dead = dead_with(&format!("{}, {}, {all}", names(443), names(80)));
+    assert!(dead.is_empty(), "{dead:?}");
+}

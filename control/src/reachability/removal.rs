@@ -13,6 +13,10 @@
 //! removed rules is empty. The state must come from [`Pipeline::with_every_rule`](crate::pipeline::Pipeline::with_every_rule). Other states
 //! omit rules that other rules make redundant.
 //!
+//! **Domain names.** A state does not have the addresses of domain names: a rule that names domains may match any peer or none. Such rules only
+//! allow, so two cases cover all combinations: none of them matches, and one of them alone matches every peer. Harmless removals change
+//! nothing in any case.
+//!
 //! **What lost.** Compiling the state without each rule and comparing: the tests' reference, but seconds for each of thousands of rules.
 //! Comparing rules in pairs, as linters do: misses two rules that together cover a third, and denials at the other end.
 
@@ -55,8 +59,8 @@ pub struct Removals<'a> {
     lists: Vec<Occurrence>,
     /// For each of [`Reachability::sides`]: its rule list, and the indices of the list's rules that match the side's peers.
     named: Vec<(ListNumber, Box<[u32]>)>,
-    /// For each of [`Reachability::sides`]: the protocols and ports that it still allows after all removals so far.
-    allowed: Vec<Arc<ServiceSet>>,
+    /// For each of [`Reachability::sides`]: what it still allows after all removals so far.
+    allowed: Vec<Allowed>,
     lists_of_rule: AHashMap<OriginId, Vec<ListNumber>>,
     lists_of_policy: AHashMap<PolicyName, BTreeSet<ListNumber>>,
     rules_of_policy: AHashMap<PolicyName, BTreeSet<OriginId>>,
@@ -64,6 +68,10 @@ pub struct Removals<'a> {
     members: Vec<(usize, BTreeSet<Arc<str>>)>,
     removed: Removal,
 }
+
+/// The allowed protocols and ports of a side: first if no rule that names domains matches, then if only the first such rule of the list
+/// matches, and so on.
+type Allowed = Box<[Arc<ServiceSet>]>;
 
 /// A rule list and the pods that have it.
 #[derive(Debug)]
@@ -78,8 +86,8 @@ struct Occurrence {
 /// A rule list that a removal changes, with its new allowed ports.
 struct Changed {
     list: ListNumber,
-    /// The allowed protocols and ports after the removal, by index in [`Reachability::sides`].
-    sides: AHashMap<u32, Arc<ServiceSet>>,
+    /// What sides allow after the removal, by index in [`Reachability::sides`].
+    sides: AHashMap<u32, Allowed>,
     /// Whether verdicts between pods and their own nodes may change. Rules of NetworkPolicies do not affect them.
     concerns_own_nodes: bool,
 }
@@ -96,7 +104,7 @@ impl<'a> Removals<'a> {
         let mut removals = Self {
             lists: Vec::with_capacity(state.lists.len()),
             named: vec![(ListNumber(0), [].into()); state.sides.len()],
-            allowed: state.sides.iter().map(|side| side.allowed().clone()).collect(),
+            allowed: state.sides.iter().map(|side| [side.allowed().clone()].into()).collect(),
             lists_of_rule: AHashMap::new(),
             lists_of_policy: AHashMap::new(),
             rules_of_policy: AHashMap::new(),
@@ -146,7 +154,11 @@ impl<'a> Removals<'a> {
         let mut known: AHashSet<u32> = AHashSet::new();
         for (&side, class) in listed.row.iter().zip(0..) {
             if known.insert(side) {
-                self.named[side as usize] = (number, named.by(ClassId(class)));
+                let positions = named.by(ClassId(class));
+                if listed.list.has_names() {
+                    self.allowed[side as usize] = self.allowed(number, &positions, &BTreeSet::new(), false);
+                }
+                self.named[side as usize] = (number, positions);
             }
         }
     }
@@ -204,15 +216,25 @@ impl<'a> Removals<'a> {
         !isolating.is_empty() && isolating.iter().all(goes)
     }
 
-    /// Returns the remaining rules at these indices. `gone` are rules to omit, in addition to those already removed.
+    /// Returns what the remaining rules at these indices allow.
+    fn allowed(&self, list: ListNumber, positions: &[u32], gone: &BTreeSet<OriginId>, is_open: bool) -> Allowed {
+        let names = positions.iter().copied().filter(|&at| names_domains(&self.rules(list)[at as usize]));
+        let allowed = |name| Side::of_rules(self.left(list, positions, name, gone, is_open)).allowed().clone();
+        std::iter::once(None).chain(names.map(Some)).map(allowed).collect()
+    }
+
+    /// Returns the remaining rules at these indices. Of the rules that name domains, includes only the one with the index `name`. `gone` are
+    /// rules to omit, in addition to those already removed.
     fn left(
         &self,
         list: ListNumber,
-        positions: impl Iterator<Item = u32>,
+        positions: &[u32],
+        name: Option<u32>,
         gone: &BTreeSet<OriginId>,
         is_open: bool,
     ) -> impl Iterator<Item = &'a TierRule> {
-        let rules = positions.map(move |at| &self.rules(list)[at as usize]);
+        let rules = positions.iter().map(move |&at| (at, &self.rules(list)[at as usize]));
+        let rules = rules.filter(move |(at, rule)| name == Some(*at) || !names_domains(rule)).map(|(_, rule)| rule);
         rules.filter(move |rule| {
             let is_gone = gone.contains(&rule.origin) || self.removed.rules.contains(&rule.origin);
             let is_settled = is_open && rule.tier == Tier::NetworkPolicy;
@@ -243,9 +265,9 @@ impl<'a> Removals<'a> {
             if !opens && !goes() {
                 continue;
             }
-            let after = Side::of_rules(self.left(list, named.iter().copied(), gone, is_open));
-            if after.allowed() != &self.allowed[side as usize] {
-                sides.insert(side, after.allowed().clone());
+            let after = self.allowed(list, named, gone, is_open);
+            if after != self.allowed[side as usize] {
+                sides.insert(side, after);
             }
         }
         let is_around = |rule: &TierRule| rule.tier != Tier::NetworkPolicy && gone.contains(&rule.origin);
@@ -266,7 +288,10 @@ impl<'a> Removals<'a> {
                 }
                 let opposite = &self.allowed[other as usize];
                 let opposite_after = all.iter().find_map(|one| one.sides.get(&other)).unwrap_or(opposite);
-                if self.allowed[*side as usize].intersect(opposite) != after.intersect(opposite_after) {
+                let both = |one: &Allowed, other: &Allowed| -> Vec<ServiceSet> {
+                    one.iter().flat_map(|one| other.iter().map(|other| one.intersect(other))).collect()
+                };
+                if both(&self.allowed[*side as usize], opposite) != both(after, opposite_after) {
                     return true;
                 }
                 same.insert((*side, other));
@@ -290,10 +315,8 @@ impl<'a> Removals<'a> {
         let gone = self.rules_in(removal);
         let named = Named::of(self.state, list);
         self.own_nodes(pod).any(|node| {
-            let allowed = |gone: &BTreeSet<OriginId>, removal: &Removal| {
-                let is_open = self.is_open(list, removal);
-                Side::of_rules(self.left(list, named.by_own_node(node), gone, is_open)).allowed().clone()
-            };
+            let positions: Vec<u32> = named.by_own_node(node).collect();
+            let allowed = |gone, removal| self.allowed(list, &positions, gone, self.is_open(list, removal));
             allowed(&BTreeSet::new(), &Removal::default()) != allowed(&gone, removal)
         })
     }
@@ -308,7 +331,12 @@ impl<'a> Removals<'a> {
     }
 }
 
-/// Finds the rules of a list that match a peer.
+/// Whether a rule matches peers by their domain names.
+const fn names_domains(rule: &TierRule) -> bool {
+    matches!(rule.peers, Peers::Names(_))
+}
+
+/// Finds the rules of a list that match a peer. A rule that names domains may match every peer.
 struct Named<'a> {
     state: &'a Reachability,
     rules: &'a [TierRule],
@@ -329,7 +357,11 @@ impl<'a> Named<'a> {
 
     fn names(&self, at: usize, class: ClassId) -> bool {
         let sets = &self.state.class(class).sets;
-        self.rules[at].peers == Peers::Any || self.places[at].iter().any(|place| sets.binary_search(place).is_ok())
+        match self.rules[at].peers {
+            Peers::Any | Peers::Names(_) => true,
+            Peers::OwnNode => false,
+            Peers::Sets(_) => self.places[at].iter().any(|place| sets.binary_search(place).is_ok()),
+        }
     }
 
     /// Returns the indices of the rules that match addresses of `class`, which are not those of the pod's own node.

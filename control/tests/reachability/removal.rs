@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bulkhead_classifier::OriginId;
-use bulkhead_control::object::{IngressIsolation, Object, PolicyName};
+use bulkhead_control::object::{IngressIsolation, IpBlock, Object, Peer, PolicyName};
 use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::reachability::Reachability;
@@ -96,16 +96,51 @@ fn compiled(mut pipeline: Pipeline, objects: Vec<Object>) -> Compiled {
 struct Asked {
     isolation: IngressIsolation,
     objects: Vec<Object>,
-    /// The objects, compiled without a removal.
-    plain: Compiled,
+    /// The objects, compiled without a removal: as they are, and with all peers as those of each rule that names domains.
+    plain: Vec<(Option<Rule>, Compiled)>,
 }
 
 impl Asked {
-    fn changes_nothing(&self, gone: &[Rule], policies: &[PolicyName]) -> bool {
-        let after = Pipeline::without_tables(self.isolation);
-        let after = compiled(after, without(&self.objects, gone, policies));
-        Difference::of(&self.plain.reachability, &after.reachability).is_empty()
+    fn new(isolation: IngressIsolation, objects: Vec<Object>) -> Self {
+        let is_named = |rule: &Rule| objects.iter().any(|object| names_domains(object, rule));
+        let cases = objects.iter().flat_map(rules).filter(is_named).map(Some).chain([None]);
+        let plain = cases.map(|case| {
+            let objects = matched(&objects, case.as_ref());
+            (case, compiled(Pipeline::without_tables(isolation), objects))
+        });
+        Self { isolation, plain: plain.collect(), objects }
     }
+
+    fn changes_nothing(&self, gone: &[Rule], policies: &[PolicyName]) -> bool {
+        self.plain.iter().all(|(case, plain)| {
+            let objects = without(&matched(&self.objects, case.as_ref()), gone, policies);
+            let after = compiled(Pipeline::without_tables(self.isolation), objects);
+            Difference::of(&plain.reachability, &after.reachability).is_empty()
+        })
+    }
+}
+
+fn egress_of<'a>(object: &'a mut Object, rule: &Rule) -> Option<&'a mut Vec<Peer>> {
+    let is_policy = key(object).as_ref() == Some(&rule.policy) && rule.direction == Direction::Egress;
+    match object {
+        Object::ClusterPolicy(policy) if is_policy => policy.egress[rule.at].traffic.peers.as_mut(),
+        _ => None,
+    }
+}
+
+fn names_domains(object: &Object, rule: &Rule) -> bool {
+    let mut object = object.clone();
+    egress_of(&mut object, rule).is_some_and(|peers| peers.iter().any(|peer| matches!(peer, Peer::Names(_))))
+}
+
+/// Returns the objects with everybody as the peer of this rule.
+fn matched(objects: &[Object], rule: Option<&Rule>) -> Vec<Object> {
+    let mut objects = objects.to_vec();
+    for peers in objects.iter_mut().filter_map(|object| egress_of(object, rule?)) {
+        let all = ["0.0.0.0/0", "::/0"].map(|block| IpBlock { cidr: block.parse().unwrap(), except: Vec::new() });
+        peers.extend(all.map(Peer::Block));
+    }
+    objects
 }
 
 fn origins(pipeline: &Pipeline) -> BTreeMap<Rule, OriginId> {
@@ -135,12 +170,13 @@ fn check_state(seed: u64, reached: &mut Reached) {
     let whole = compiled(Pipeline::with_every_rule(isolation), objects.clone());
     let plain = compiled(Pipeline::without_tables(isolation), objects.clone());
     assert!(Difference::of(&plain.reachability, &whole.reachability).is_empty(), "state {seed}: every rule kept");
-    let asked = Asked { isolation, objects, plain };
+    let asked = Asked::new(isolation, objects);
     let origins = origins(&whole.pipeline);
     let mut removals = Removals::of(&whole.reachability, whole.pipeline.origins());
     let mut all: Vec<Rule> = asked.objects.iter().flat_map(rules).collect();
     let mut add = |what, holds: bool| *reached.entry(what).or_default() += u64::from(holds);
     rng.shuffle(&mut all);
+    add("a rule that names domains", asked.plain.len() > 1);
     let removal = |rule: &Rule| origins.get(rule).map(|&origin| Removal::of_rule(origin));
     for rule in all.iter().take(RULES) {
         let told = removal(rule).is_none_or(|removal| removals.is_harmless(&removal));
@@ -203,6 +239,7 @@ fn what_is_harmless_to_remove_is_what_compiling_the_state_without_it_says() {
         ("a policy that changes something", 300),
         ("several rules together", 100),
         ("rules that are left", 100),
+        ("a rule that names domains", 80),
     ];
     for (what, least) in must {
         let met = reached.get(what).copied().unwrap_or_default();

@@ -59,7 +59,7 @@ impl Removals<'_> {
                 // The first matches of each policy without the other one.
                 let hits = |of: &BTreeSet<OriginId>, gone: &BTreeSet<OriginId>| {
                     let mut hits: Vec<(&TierRule, ServiceSet)> = Vec::new();
-                    let left = self.left(list, named.iter().copied(), gone, false);
+                    let left = self.left(list, named, None, gone, false);
                     Side::watched(left, |entry, hit| {
                         if of.contains(&entry.origin) {
                             hits.push((entry, hit.clone()));
@@ -97,11 +97,11 @@ impl Removals<'_> {
         }
         let nothing = BTreeSet::new();
         let is_open = self.is_open(list, &Removal::default());
-        let with = self.left(list, named.iter().copied(), &nothing, is_open);
+        let with = self.left(list, named, None, &nothing, is_open);
         let with = Side::watched(with, |entry, _| reason.is_reached |= entry.origin == rule);
         let gone = BTreeSet::from([rule]);
         let mut hits: Vec<(&TierRule, ServiceSet)> = Vec::new();
-        let without = self.left(list, named.iter().copied(), &gone, is_open);
+        let without = self.left(list, named, None, &gone, is_open);
         let without = Side::watched(without, |entry, hit| hits.push((entry, hit.clone())));
         let (before, after) = (with.allowed(), without.allowed());
         let delta = before.subtract(after).union(&after.subtract(before));

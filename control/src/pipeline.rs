@@ -310,16 +310,17 @@ impl Pipeline {
     }
 
     fn render(&mut self, transaction: &Transaction) -> Result<(), RenderError> {
-        let mut outcome = Ok(());
+        let (mut outcome, mut is_rendered) = (Ok(()), true);
         let makes_tables = self.makes_tables();
         let for_tables = apart::for_tables(transaction);
         for (at, renderer) in self.renderers.iter_mut().enumerate() {
             let transaction = if makes_tables && at == 0 { &*for_tables } else { transaction };
             let rendered = renderer.render_with(transaction, &self.origins);
+            is_rendered &= at > 0 || rendered.is_ok();
             outcome = outcome.and(rendered.map_err(|source| RenderError { renderer: renderer.name(), source }));
         }
         if makes_tables {
-            self.apart.follow(transaction);
+            self.apart.follow(transaction, is_rendered);
             let tables = self.tables_of_renderer();
             self.apart.combine(tables);
         }

@@ -14,14 +14,14 @@
 //! second, and the pod's first packet would wait for it.
 //!
 //! **Invariant.** A pod has an egress table exactly while some of its egress rules name domains. The table has all of its egress rules, in
-//! their order.
+//! their order. If they do not fit, the pod keeps its previous egress table. Without one, all its egress is denied.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, Rule, Tables};
+use bulkhead_classifier::{Action, AddressSet, Addresses, BuildOptions, OriginId, Rule, Tables};
 
 use crate::contract::{Endpoint, EndpointRules, TieredList, Transaction};
 use crate::object::PodName;
@@ -34,18 +34,14 @@ use crate::renderer::{Instead, Refusal};
 type ChangedPod = (PodName, Option<Arc<Endpoint>>);
 
 /// A pod with an egress table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Pod {
     node: Arc<str>,
     list: Arc<PlainList>,
     tables: Arc<Tables>,
-    /// The reason why `tables` deny everything. `None` if they have the pod's rules.
-    refused: Option<String>,
+    /// The reason why `tables` do not have the rules of `list`, and what they have instead. `None` if they have the rules.
+    refused: Option<(String, Instead)>,
 }
-
-/// The tables of a list. If the list could not be compiled, they deny everything, and the text is the reason. `None` if they have its
-/// rules.
-type Compiled = (Arc<Tables>, Option<String>);
 
 /// The egress tables of pods, and the tables of all nodes with the egress tables added.
 #[derive(Debug, Default)]
@@ -58,6 +54,10 @@ pub(super) struct Apart {
     pods: BTreeMap<PodName, Pod>,
     /// Number of changes to egress tables since the start. Added to the generation of the renderer's tables.
     changes: u64,
+    /// Whether the renderer failed on a transaction, which is not in the egress tables either. Then only a resync changes them.
+    is_behind: bool,
+    /// Memory limit of an egress table in bytes. `None` for the classifier's default.
+    pub(super) max_bytes: Option<usize>,
     /// By node: the renderer's tables, the value of `changes` when egress tables were added to them, and the result.
     combined: BTreeMap<Arc<str>, (Arc<NodeTables>, u64, Arc<NodeTables>)>,
 }
@@ -96,17 +96,24 @@ fn list_of(endpoint: &Endpoint) -> Option<&Arc<TieredList>> {
 }
 
 impl Apart {
-    /// Whether one of these changed pods is the first whose egress rules name domains. Then only a resync, with the whole state, creates
-    /// its egress table.
+    /// Whether the next transaction must be a resync. True if one of these changed pods is the first whose egress rules name domains, and
+    /// after a failure of the renderer.
     pub(super) fn needs_all(&self, endpoints: &[ChangedPod]) -> bool {
-        self.lists.is_none() && names_any(endpoints)
+        self.is_behind || self.lists.is_none() && names_any(endpoints)
     }
 
     /// Updates the egress tables to the state after a transaction. The transaction has all egress rules in [`EndpointRules::egress`].
-    pub(super) fn follow(&mut self, transaction: &Transaction) {
-        self.follow_nodes(transaction);
+    /// `is_rendered` is false if the renderer failed on it: the egress tables then stay as they are, like the renderer's tables.
+    pub(super) fn follow(&mut self, transaction: &Transaction, is_rendered: bool) {
+        self.is_behind = !is_rendered || self.is_behind && !transaction.resync;
+        if self.is_behind {
+            return;
+        }
+        let moved = self.follow_nodes(transaction);
         if transaction.resync {
-            self.lists = names_any(&transaction.endpoints).then(PlainLists::with_names);
+            // Known lists stay, because pods may keep one instead of a new list that does not fit.
+            let lists = self.lists.take().unwrap_or_else(PlainLists::with_names);
+            self.lists = names_any(&transaction.endpoints).then_some(lists);
         }
         let Some(lists) = &mut self.lists else {
             self.changes += u64::from(!self.pods.is_empty());
@@ -134,15 +141,17 @@ impl Apart {
                 None => drop(pods.remove(&name)),
             }
         }
-        self.compile(pods, &before);
+        self.compile(pods, &before, &moved);
         if self.pods.is_empty() {
             self.lists = None;
         }
     }
 
-    fn follow_nodes(&mut self, transaction: &Transaction) {
+    /// Updates the addresses of nodes. Returns the names of the nodes whose addresses may have changed.
+    fn follow_nodes(&mut self, transaction: &Transaction) -> HashSet<Arc<str>> {
+        let mut moved: HashSet<_> = transaction.nodes.iter().map(|(name, _)| name.clone()).collect();
         if transaction.resync {
-            self.nodes.clear();
+            moved.extend(std::mem::take(&mut self.nodes).into_keys());
         }
         for (name, node) in &transaction.nodes {
             match node {
@@ -150,24 +159,40 @@ impl Apart {
                 None => self.nodes.remove(name),
             };
         }
+        moved
     }
 
-    /// Compiles the egress tables of `pods`, given by node and list. Pods of a node with the same list share tables. Tables of `before`
-    /// with the same rules are kept. Counts a change if any pod's tables differ from `before`.
-    fn compile(&mut self, pods: BTreeMap<PodName, (Arc<str>, Arc<PlainList>)>, before: &BTreeMap<PodName, Pod>) {
-        let mut known: BTreeMap<(Arc<str>, u64), Compiled> = BTreeMap::new();
+    /// Compiles the egress tables of `pods`, given by node and list. Pods of a node with the same list share tables. Keeps the tables of
+    /// `before` for an unchanged list, unless its node is in `moved`, and for equal rules. Counts a change if any pod's tables differ from
+    /// `before`.
+    fn compile(
+        &mut self,
+        pods: BTreeMap<PodName, (Arc<str>, Arc<PlainList>)>,
+        before: &BTreeMap<PodName, Pod>,
+        moved: &HashSet<Arc<str>>,
+    ) {
+        let mut known: BTreeMap<(Arc<str>, u64), Result<Arc<Tables>, String>> = BTreeMap::new();
         for (name, (node, list)) in pods {
-            let (tables, refused) = known
-                .entry((node.clone(), list.revision))
-                .or_insert_with(|| {
-                    let rules = self.rules(&node, &list);
-                    let same = before.values().find(|pod| pod.refused.is_none() && *pod.tables.rules() == *rules);
-                    match same {
-                        Some(pod) => (pod.tables.clone(), None),
-                        None => compiled(rules),
-                    }
-                })
-                .clone();
+            let last = before.get(&name).filter(|last| last.node == node);
+            if let Some(last) = last.filter(|last| Arc::ptr_eq(&last.list, &list) && !moved.contains(&node)) {
+                self.pods.insert(name, last.clone());
+                continue;
+            }
+            let compiled = known.entry((node.clone(), list.revision)).or_insert_with(|| {
+                let rules = self.rules(&node, &list);
+                match before.values().find(|pod| *pod.tables.rules() == *rules) {
+                    Some(same) => Ok(same.tables.clone()),
+                    None => self.compiled(rules),
+                }
+            });
+            let (tables, refused) = match (&*compiled, last) {
+                (Ok(tables), _) => (tables.clone(), None),
+                (Err(why), Some(last)) => {
+                    let instead = last.refused.as_ref().map_or(Instead::LastGood, |(_, instead)| *instead);
+                    (last.tables.clone(), Some((why.clone(), instead)))
+                }
+                (Err(why), None) => (closed(), Some((why.clone(), Instead::Closed))),
+            };
             self.pods.insert(name, Pod { node, list, tables, refused });
         }
         let is_same = |(old, new): ((&PodName, &Pod), (&PodName, &Pod))| {
@@ -185,6 +210,13 @@ impl Apart {
         let (before, after) = list.rules.split_at(list.own_node.unwrap_or(0));
         let own_node = list.own_node.map(|_| own_node);
         before.iter().map(PlainRule::to_peers).chain(own_node).chain(after.iter().map(PlainRule::to_peers)).collect()
+    }
+
+    /// Compiles the rules of a list. If they exceed a limit, returns the reason.
+    fn compiled(&self, rules: Vec<Rule>) -> Result<Arc<Tables>, String> {
+        let default = BuildOptions::default();
+        let options = BuildOptions { max_bytes: self.max_bytes.unwrap_or(default.max_bytes), ..default };
+        Tables::build_with(rules, &options).map(Arc::new).map_err(|error| error.to_string())
     }
 
     /// Replaces the tables of all nodes: `nodes` are the renderer's tables, to which this adds the egress tables of each node's pods.
@@ -239,25 +271,19 @@ impl Apart {
         self.pods.values().flat_map(|pod| &pod.list.rules).map(|rule| rule.origin).collect()
     }
 
-    /// Returns a refusal for each list that is too complex to compile, and for each pod whose egress table denies everything instead.
+    /// Returns a refusal for each list that is too complex to translate, and for each pod whose egress table does not have its rules.
     pub(super) fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = self.lists.as_ref().map(PlainLists::refusals).unwrap_or_default();
-        let closed = self.pods.iter().filter_map(|(name, pod)| {
-            let subject = format!("the egress of {name}");
-            Some(Refusal { subject, instead: Instead::Closed, why: pod.refused.clone()? })
+        let refused = self.pods.iter().filter_map(|(name, pod)| {
+            let (why, instead) = pod.refused.clone()?;
+            Some(Refusal { subject: format!("the egress of {name}"), instead, why })
         });
-        refusals.extend(closed);
+        refusals.extend(refused);
         refusals
     }
 }
 
-/// Compiles the rules of a list. If they exceed a limit, returns tables that deny everything, and the reason.
-fn compiled(rules: Vec<Rule>) -> Compiled {
-    match Tables::build(rules) {
-        Ok(tables) => (Arc::new(tables), None),
-        Err(error) => {
-            let closed = Tables::scanned(Vec::new()).expect("no rules are not too many");
-            (Arc::new(closed), Some(error.to_string()))
-        }
-    }
+/// Returns tables that deny everything.
+fn closed() -> Arc<Tables> {
+    Arc::new(Tables::scanned(Vec::new()).expect("no rules are not too many"))
 }

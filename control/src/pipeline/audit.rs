@@ -176,12 +176,11 @@ impl Shadow {
         let transaction = Transaction { endpoints, ..transaction.clone() };
         let rendered = form.renderer_mut().render_with(&apart::for_tables(&transaction), origins);
         self.failed = rendered.err().map(|error| error.to_string());
-        self.apart.follow(&transaction);
+        self.apart.follow(&transaction, self.failed.is_none());
         self.apart.combine(form.all_tables());
     }
 
-    /// Whether the endpoints that changed since the last transaction include the first pod whose egress rules name domains. Then only a
-    /// resync creates its egress table.
+    /// Whether the next transaction must be a resync ([`Apart::needs_all`]).
     pub(super) fn needs_all(&self) -> bool {
         self.form.is_some() && self.apart.needs_all(&self.news)
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Pipeline;
+use super::apart::{self, Apart};
 use super::audit::{AuditTables, Differing, of_audit};
 use crate::contract::Endpoint;
 use crate::object::PodName;
@@ -55,6 +56,10 @@ fn compile(
     let transaction = mirror.of_node(node, endpoints)?;
     let mut renderer = AclRenderer::of_questions(node.into());
     // Only single tables are refused. The renderer as a whole does not fail.
-    renderer.render(&transaction).ok()?;
-    Some((renderer.node_tables(node)?.clone(), renderer.refusals()))
+    renderer.render(&apart::for_tables(&transaction)).ok()?;
+    let mut apart = Apart::default();
+    apart.follow(&transaction, true);
+    apart.combine(vec![renderer.node_tables(node)?.clone()]);
+    let refusals = renderer.refusals().into_iter().chain(apart.refusals()).collect();
+    Some((apart.tables(node)?.clone(), refusals))
 }

@@ -13,9 +13,9 @@
 //! removed rules is empty. The state must come from [`Pipeline::with_every_rule`](crate::pipeline::Pipeline::with_every_rule). Other states
 //! omit rules that other rules make redundant.
 //!
-//! **Domain names.** A state does not have the addresses of domain names: a rule that names domains may match any peer or none. Such rules only
-//! allow, so two cases cover all combinations: none of them matches, and one of them alone matches every peer. Harmless removals change
-//! nothing in any case.
+//! **Domain names.** A state does not have the addresses of domain names: a rule that names domains may match any peer or none. Such rules
+//! only allow, so two cases cover all combinations: none of them matches, and one of them alone matches every peer. Harmless removals
+//! change nothing in any case.
 //!
 //! **What lost.** Compiling the state without each rule and comparing: the tests' reference, but seconds for each of thousands of rules.
 //! Comparing rules in pairs, as linters do: misses two rules that together cover a third, and denials at the other end.
@@ -223,8 +223,8 @@ impl<'a> Removals<'a> {
         std::iter::once(None).chain(names.map(Some)).map(allowed).collect()
     }
 
-    /// Returns the remaining rules at these indices. Of the rules that name domains, includes only the one with the index `name`. `gone` are
-    /// rules to omit, in addition to those already removed.
+    /// Returns the remaining rules at these indices. Of the rules that name domains, includes only the one with the index `name`. Omits
+    /// the rules in `gone` and those already removed.
     fn left(
         &self,
         list: ListNumber,

@@ -1,7 +1,10 @@
 //! Rules that name domains: in every engine, a table of its own judges the egress of their pods.
 
 use super::*;
+use crate::object::{ClusterPolicyKind, ClusterPolicyName};
 use crate::origin::Origin;
+use crate::renderer::Instead;
+use crate::renderer::acl::NodeTables;
 
 const FRONTEND: &str = "10.244.1.3";
 const WORLD: &str = "203.0.113.7";
@@ -141,4 +144,87 @@ fn stacks_that_learn_no_names_allow_nothing_by_name() {
     pipeline.resync(redis().into_iter().chain(names("Admin", &format!("{WEB}, {REST}")))).unwrap();
     let script = pipeline.renderer(pipeline.kernel().unwrap()).full(Epoch::any(1), pipeline.origins());
     assert!(!script.contains("443"), "{script}");
+}
+
+/// Returns a policy of the frontend with as many egress rules as make a list of about `count` intervals.
+fn wide(count: u32) -> Object {
+    let rule = |port: u32| {
+        let addresses = (0..count / 4).map(|at| IpAddr::from((0x1400_0000 + 8 * at + 2 * port).to_be_bytes()));
+        let peers = addresses.map(|address| Peer::Block(IpBlock { cidr: address.into(), except: Vec::new() }));
+        PolicyRule { peers: Some(peers.collect()), ..from_pods("default", "", u16::try_from(port).ok()) }
+    };
+    policy("default/wide", "role=frontend", None, Some((0..4).map(rule).collect()))
+}
+
+#[test]
+fn an_egress_table_that_does_not_fit_leaves_the_last_one_in_force_and_is_not_built_again() {
+    for mut pipeline in pipelines() {
+        pipeline.apart.max_bytes = Some(1 << 15);
+        let web = || names("Admin", WEB);
+        pipeline.resync(redis().into_iter().chain(web()).chain([egress_to_web()])).unwrap();
+        let verdict = |pipeline: &Pipeline, from: &str, names: &[&str]| {
+            judge_named(pipeline, &tcp(from, WORLD, 443), names).0 == Action::Allow
+        };
+        let check = |pipeline: &Pipeline| {
+            assert!(verdict(pipeline, FRONTEND, &["www.example.com"]), "the last rules");
+            assert!(!verdict(pipeline, FRONTEND, &[]));
+            let refusals = pipeline.refusals();
+            assert_eq!(refusals.len(), 1, "{refusals:?}");
+            let Refusal { subject, instead, .. } = &refusals[0];
+            assert_eq!((subject.as_str(), *instead), ("the egress of default/frontend", Instead::LastGood));
+        };
+        pipeline.apply(Event::Apply(wide(4_000))).unwrap();
+        check(&pipeline);
+        // Other changes, and a resync, are not a reason to publish the table again.
+        let before = pipeline.node_tables("n1").unwrap();
+        pipeline.apply(Event::Apply(pod("default/other", "10.244.2.77", "n2", "role=other"))).unwrap();
+        assert!(Arc::ptr_eq(&before, &pipeline.node_tables("n1").unwrap()));
+        pipeline.render_all().unwrap();
+        check(&pipeline);
+        // A pod without earlier rules is closed.
+        let label = "role=frontend";
+        pipeline.apply(Event::Apply(pod("default/new", "10.244.1.9", "n1", label))).unwrap();
+        assert!(!verdict(&pipeline, "10.244.1.9", &["www.example.com"]));
+        assert!(pipeline.refusals().iter().any(|refusal| refusal.instead == Instead::Closed));
+        // A list that fits ends it.
+        pipeline.apply(Event::Apply(wide(40))).unwrap();
+        assert!(pipeline.refusals().is_empty());
+        assert!(verdict(&pipeline, "10.244.1.9", &["www.example.com"]));
+    }
+}
+
+#[test]
+fn a_renderer_that_fails_leaves_the_egress_tables_in_force_too() {
+    let node: Arc<str> = "n1".into();
+    let renderer = Box::new(SourceRenderer::with_limit(node.clone(), 100));
+    let enforcing = Enforcing::Sessions(RendererHandle::FIRST);
+    let mut pipeline = Pipeline::with(Scope::Node(node), IngressIsolation::ClusterDefault, renderer, enforcing);
+    pipeline.resync(redis().into_iter().chain(names("Admin", &format!("{WEB}, {REST}")))).unwrap();
+    let verdict = |pipeline: &Pipeline, names: &[&str]| {
+        judge_named(pipeline, &tcp(FRONTEND, WORLD, 443), names).0 == Action::Allow
+    };
+    assert!(!verdict(&pipeline, &[]) && verdict(&pipeline, &["www.example.com"]));
+    // Without names, the egress rules are the renderer's. They do not fit, so no table would have them.
+    let gone = ClusterPolicyName { kind: ClusterPolicyKind::ClusterNetworkPolicy, name: "names".into() };
+    pipeline.apply_batch([Event::DeleteClusterPolicy(gone), Event::Apply(wide(4_000))]).unwrap_err();
+    assert!(!verdict(&pipeline, &[]) && verdict(&pipeline, &["www.example.com"]), "the last rules");
+    pipeline.apply(Event::Apply(pod("default/other", "10.244.2.77", "n2", "role=other"))).unwrap_err();
+    assert!(!verdict(&pipeline, &[]));
+    pipeline.apply(Event::DeletePolicy(name("default/wide"))).unwrap();
+    assert!(verdict(&pipeline, &[]), "no policy is left");
+}
+
+#[test]
+fn tables_compiled_for_a_question_are_those_of_the_node() {
+    let objects = || redis().into_iter().chain(names("Admin", &format!("{WEB}, {REST}"))).chain([egress_to_web()]);
+    let mut asked = Pipeline::without_tables(IngressIsolation::ClusterDefault);
+    asked.resync(objects()).unwrap();
+    let compiled = asked.compiled_node("n1").unwrap();
+    assert!(compiled.refusals.is_empty() && compiled.audit.is_none());
+    let mut of_node = pipelines().remove(0);
+    of_node.resync(objects()).unwrap();
+    let expected = of_node.node_tables("n1").unwrap();
+    assert_eq!(compiled.tables.interfaces, expected.interfaces);
+    let rules = |tables: &NodeTables| tables.tables.iter().map(|table| table.tables.clone()).collect::<Vec<_>>();
+    assert_eq!(rules(&compiled.tables), rules(&expected));
 }

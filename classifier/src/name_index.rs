@@ -46,6 +46,14 @@ impl NameIndex {
         lists.filter_map(first).min_by_key(|verdict| verdict.code()).unwrap_or(Verdict::NO_MATCH)
     }
 
+    /// Returns the maximum number of rules that a lookup of any name verifies.
+    pub(crate) fn longest(&self) -> usize {
+        let below = |name: &str| self.below.get(name).map_or(0, Vec::len);
+        let above = |name: &str| parents(name).map(below).sum::<usize>();
+        let exact = self.exact.iter().map(|(name, list)| list.len() + above(name));
+        exact.chain(self.below.keys().map(|name| below(name) + above(name))).max().unwrap_or_default()
+    }
+
     /// Returns the estimated heap use in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let of = |map: &AHashMap<Box<str>, Vec<u32>>| -> usize {
@@ -87,6 +95,11 @@ mod tests {
         ]
     }
 
+    /// Returns the list without the rules that name domains.
+    fn plain() -> Vec<Rule> {
+        list().into_iter().filter(|rule| rule.names.is_none()).collect()
+    }
+
     fn key(dst: [u8; 4], port: u16) -> Key {
         Key::new([10, 0, 0, 1].into(), dst.into(), protocol::TCP, 50_000, port)
     }
@@ -112,6 +125,7 @@ mod tests {
         ] {
             assert_eq!(first(&tables, &key(dst, port), names), Some(rule), "{names:?} {dst:?} {port}");
         }
+        assert_eq!(tables.worst_case().entries, Tables::build(plain()).unwrap().worst_case().entries + 3);
         assert!(tables.names("www.example.com") && tables.names("x.example.org") && !tables.names("example.org"));
         // Without names, the list is as if the rules were not there.
         for port in [22, 80, 443] {
@@ -130,8 +144,7 @@ mod tests {
         let again = without
             .update(&[Change::Insert { at: 0, rule: named(&["*.com"].map(|_| "www.example.com"), 443, 9) }], &options);
         assert_eq!(first(&again.unwrap(), &key, &["www.example.com"]), Some(0));
-        let plain: Vec<Rule> = list().into_iter().filter(|rule| rule.names.is_none()).collect();
-        let none = tables.changed_to(&plain, &options).unwrap();
+        let none = tables.changed_to(&plain(), &options).unwrap();
         assert!(!none.names("www.example.com"));
         let back = none.changed_to(&list(), &options).unwrap();
         assert_eq!(first(&back, &key, &["www.example.com"]), Some(1));

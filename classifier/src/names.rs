@@ -82,11 +82,6 @@ impl NameSet {
     pub fn patterns(&self) -> &[NamePattern] {
         &self.0
     }
-
-    /// Whether any pattern matches a name in lower case without a final dot.
-    pub fn matches(&self, name: &str) -> bool {
-        self.0.iter().any(|pattern| pattern.matches(name))
-    }
 }
 
 impl FromIterator<NamePattern> for NameSet {

@@ -153,7 +153,7 @@ impl Tables {
         self
     }
 
-    /// Returns the cost of one lookup, in counted steps.
+    /// Returns the cost of one [`Tables::lookup`], in counted steps.
     pub fn cost(&self, key: &Key) -> Cost {
         if let Some(candidates) = self.delta.as_deref().and_then(|delta| delta.exceptions().candidates(Scalar, key)) {
             return Cost { entries: candidates.len(), ..Cost::default() };
@@ -162,12 +162,13 @@ impl Tables {
         self.compiled.as_ref().map_or_else(|| self.cost_of_scan(), |compiled| compiled.cost(key)) + added
     }
 
-    /// Returns the maximum cost of any lookup: what a rule's author can make a packet cost.
+    /// Returns the maximum cost of any lookup, and of one lookup of a name: what a rule's author can make a packet cost.
     pub fn worst_case(&self) -> Cost {
-        let named = self.delta.as_deref().map_or(0, |delta| delta.exceptions().longest());
+        let changed = self.delta.as_deref().map_or(0, |delta| delta.exceptions().longest());
+        let named = self.names.as_deref().map_or(0, NameIndex::longest);
         self.compiled.as_ref().map_or_else(|| self.cost_of_scan(), Compiled::worst_case)
             + self.added().map(Compiled::worst_case).unwrap_or_default()
-            + Cost { entries: named, ..Cost::default() }
+            + Cost { entries: changed + named, ..Cost::default() }
     }
 
     /// Returns the heap bytes of the compiled form and of the index of names, without the rules.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::cache::Cache;
-use crate::service::{Owner, Resolver};
+use crate::service::{Owner, Resolver, VipKind};
 
 const NAMESPACE: &str = "kube-system";
 const SERVICE: &str = "kube-dns";
@@ -24,7 +24,7 @@ pub fn pods(cache: &Cache) -> BTreeSet<IpAddr> {
     servers.flat_map(|pod| pod.addresses.iter().copied()).collect()
 }
 
-/// Returns the virtual addresses of the cluster's DNS Service and the addresses of its backends. Empty without the Service. The virtual
+/// Returns the cluster addresses of the cluster's DNS Service and the addresses of its backends. Empty without the Service. The cluster
 /// addresses count for packets that the vswitch does not translate.
 pub fn of_service(resolver: &Resolver) -> BTreeSet<IpAddr> {
     let is_dns = |owner: &Owner| match owner {
@@ -35,7 +35,8 @@ pub fn of_service(resolver: &Resolver) -> BTreeSet<IpAddr> {
     ports
         .flat_map(|port| {
             let backends = port.backends().iter().map(|&id| resolver.backend(id).address);
-            backends.chain(port.vips().iter().map(|(vip, _)| vip.address))
+            let cluster = port.vips().iter().filter(|(_, kind)| *kind == VipKind::ClusterIp);
+            backends.chain(cluster.map(|(vip, _)| vip.address))
         })
         .collect()
 }

@@ -56,6 +56,7 @@ pub fn run(args: &Test) -> anyhow::Result<ExitCode> {
         true => run::load_with_services(&input, Some(&args.planned), true)?,
         false => (run::load(&input, Some(&args.planned))?, Vec::new()),
     };
+    run::unknown_names(&pipeline).iter().for_each(output::warn);
     let mirror = pipeline.mirror().context("a pipeline without tables has a mirror")?;
     let reachability = Reachability::of(&pipeline, mirror);
     progress::step_of("judging claims", claims.len() as u64, Unit::Count);

@@ -35,7 +35,7 @@ use crate::args::{Diff, State};
 use crate::flows::find::Finder;
 use crate::output;
 use crate::progress;
-use crate::run::{self, Input};
+use crate::run::{self, Input, Placeholders};
 
 /// Maximum number of pods of one state only that are named in text output.
 const NAMED: usize = 20;
@@ -91,16 +91,19 @@ pub fn run(args: &Diff) -> anyhow::Result<ExitCode> {
     let settings = input.service_settings(args.settings.as_deref())?;
     let old = "the old state (--state)";
     // Services matter only for flows.
-    let (before, services) = match &seen {
+    let (mut before, services) = match &seen {
         Some(_) => run::load_with_services(&input, Some(&args.planned), false).context(old)?,
         None => (run::load(&input, Some(&args.planned)).context(old)?, Vec::new()),
     };
-    // The process ends with the answer. Freeing large states object by object would only delay that.
-    let before = ManuallyDrop::new(before);
     let against = State { paths: against, ..args.state.clone() };
     let new = "the new state (--against)";
-    let after = run::load(&Input::open(&against).context(new)?, Some(&args.planned)).context(new)?;
-    let after = ManuallyDrop::new(after);
+    let mut after = run::load(&Input::open(&against).context(new)?, Some(&args.planned)).context(new)?;
+    if let (Some(_), Some(warning)) = (&seen, run::unknown_names(&before).or_else(|| run::unknown_names(&after))) {
+        output::warn(&warning);
+    }
+    let placeholders = Placeholders::add_to([&mut before, &mut after])?;
+    // The process ends with the answer. Freeing large states object by object would only delay that.
+    let (before, after) = (ManuallyDrop::new(before), ManuallyDrop::new(after));
     progress::step("comparing the states");
     let states = ManuallyDrop::new([reachability(&before)?, reachability(&after)?]);
     let difference = Difference::of(&states[0], &states[1]);
@@ -124,8 +127,8 @@ pub fn run(args: &Diff) -> anyhow::Result<ExitCode> {
         form.change(change)
     };
     match args.ungrouped {
-        true => units::each(&difference, &tellings, &mut take)?,
-        false => groups::each(&difference, &tellings, &before, &after, &mut take)?,
+        true => units::each(&difference, &placeholders, &tellings, &mut take)?,
+        false => groups::each(&difference, &placeholders, &tellings, [&before, &after], &mut take)?,
     }
     form.end(&count, &only, flows.as_ref())?;
     out.flush()?;

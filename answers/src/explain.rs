@@ -46,6 +46,7 @@ pub fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     let engine = Engine { pipeline, strictness: args.state.strictness() };
     let mut services = Services::new(&engine.pipeline, objects, settings);
     blocks::warnings(&engine.pipeline, &services).iter().for_each(output::warn);
+    run::unknown_names(&engine.pipeline).iter().for_each(output::warn);
     let answer = engine.answer(&mut services, &args.asked)?;
     output::answer(args.output, &answer, |out| answer.write(&engine.pipeline, out))?;
     let is_allowed = answer.is_allowed();

@@ -68,6 +68,7 @@ pub fn run(args: &Reach) -> anyhow::Result<ExitCode> {
 /// Answers for all pods, and for the given external addresses.
 fn of_ends(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
     let (pipeline, declared_ports) = run::load_with_ports(&Input::open(&args.state)?, &args.planned)?;
+    run::unknown_names(&pipeline).iter().for_each(output::warn);
     let ends = ends(&pipeline, &args.external)?;
     let ports = if args.ports.is_empty() { declared(&declared_ports)? } else { distinct(&args.ports) };
     progress::step("asking about every pair");

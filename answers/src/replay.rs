@@ -32,7 +32,7 @@ use self::translated::{Names, Translated};
 use crate::args::{Format, Replay};
 use crate::output;
 use crate::progress::{self, Reading, Unit};
-use crate::run::{self, Attribution, Input};
+use crate::run::{self, Attribution, Input, NameSettings};
 
 /// Size of the file buffer in bytes: a few system calls per megabyte.
 const FILE_BUFFER: usize = 1 << 18;
@@ -55,7 +55,8 @@ fn captures(args: &Replay, node: &str) -> anyhow::Result<()> {
     let input = Input::open(&args.state)?;
     let settings = input.service_settings(args.settings.as_deref())?;
     let (pipeline, services) = run::load_node(&input, node, true)?;
-    let (snapshot, adapter) = run::node_snapshot(&pipeline, &services, &settings, node)?;
+    let name_settings = NameSettings { servers: args.dns_servers.clone(), grace: args.dns_grace };
+    let (snapshot, adapter) = run::node_snapshot(&pipeline, &services, &settings, node, &name_settings)?;
     let names = Names::new(adapter);
     let sessions = SessionConfig { tcp_pickup: args.tcp_pickup, ..SessionConfig::default() };
     let mut worker = Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() });

@@ -4,6 +4,7 @@ mod attribution;
 mod known_names;
 mod load;
 mod names;
+mod placeholders;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,9 +24,10 @@ use crate::{named, services};
 pub use attribution::{Attribution, ClusterPolicyRef, PolicyRef, attribution, origin, position};
 pub use load::{
     Input, Whole, check_refusals, enforce_all, left_open, load, load_node, load_whole, load_with_ports,
-    load_with_services, refusals, unaudited, unlearned,
+    load_with_services, refusals, unaudited, unknown_names, unlearned,
 };
 pub use names::{NameSettings, dns_servers, has_names, names};
+pub use placeholders::Placeholders;
 
 /// Returns the tables of a node.
 ///
@@ -139,6 +141,7 @@ pub fn node_snapshot(
     services: &[Object],
     settings: &Settings,
     node: &str,
+    name_settings: &NameSettings,
 ) -> anyhow::Result<(Snapshot, Option<Adapter>)> {
     let tables = node_tables(pipeline, node)?;
     let mut adapter = services::of_node(pipeline, services, settings, &tables.node);
@@ -146,11 +149,10 @@ pub fn node_snapshot(
     let audit = pipeline.audit_tables(node);
     let snapshot = snapshot_with(&tables, audit.as_ref(), pod_networks(pipeline, node))?;
     let names_of = |snapshot: &Snapshot| {
-        let settings = NameSettings::default();
-        let servers = dns_servers(pipeline, adapter.as_ref().map(Adapter::resolver), node, &settings);
+        let servers = dns_servers(pipeline, adapter.as_ref().map(Adapter::resolver), node, name_settings);
         // A replay has the same pods from begin to end, so their positions identify them.
         let holder = |at: usize, _: &PortConfig| Holder(u32::try_from(at).unwrap_or(u32::MAX));
-        names(servers, &settings, snapshot.ports(), holder)
+        names(servers, name_settings, snapshot.ports(), holder)
     };
     let names = has_names(&tables, audit.as_ref()).then(|| names_of(&snapshot)).flatten();
     Ok((snapshot.with_services(services).with_names(names), adapter))

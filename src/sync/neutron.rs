@@ -35,6 +35,7 @@ pub(crate) fn run(args: &SyncNeutron) -> anyhow::Result<ExitCode> {
     })?;
     let mut pipeline = run::load(&run::Input::open(&args.state)?, None)?;
     run::enforce_all(&mut pipeline, "OpenStack")?;
+    run::unlearned(&pipeline, "OpenStack").iter().for_each(output::warn);
     let desired = desired(&mut pipeline, args.state.lenient)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = Client::new(&args.endpoint, &token, args.retries)?;

@@ -61,3 +61,76 @@ fn a_state_has_no_addresses_of_names_unless_a_file_gives_them() {
     let said = stderr(&[&explain[..], &["--names", &wrong]].concat(), 2);
     assert!(said.contains("domain-names-wrong.yaml:2: `here` is not an address of b.example.com"), "{said}");
 }
+
+#[test]
+fn a_changed_list_of_names_is_a_difference_also_without_addresses() {
+    let state = scratch("domain-names-before.yaml", STATE);
+    let diff = |name: &str, text: &str, more: &[&str]| {
+        let against = scratch(name, text);
+        let args = ["diff", "--state", &state, "--against", &against, "-o", "json"];
+        stdout(&bulkhead(&[&args[..], more].concat()), i32::from(text != STATE))
+    };
+    assert!(!diff("domain-names-same.yaml", STATE, &[]).contains("\"from\""));
+    let added = STATE.replace("[api.example.com,", "[api.example.com, evil.example.net,");
+    for more in [&[][..], &["--ungrouped"]] {
+        let told = diff("domain-names-added.yaml", &added, more);
+        assert!(told.contains("\"to\":\"name evil.example.net\""), "{told}");
+        assert_eq!(told.matches("after\":\"allow").count(), 1, "{told}");
+        assert!(told.contains("[[443,443]]"), "{told}");
+    }
+    let narrowed = STATE.replace("'*.models.example.org'", "a.models.example.org");
+    let told = diff("domain-names-narrowed.yaml", &narrowed, &[]);
+    assert!(told.contains("name *.models.example.org") && !told.contains("name a.models"), "{told}");
+    // What changes for all addresses is not listed for each name.
+    let clock = "  - {name: clock, action: Accept, to: [{networks: [0.0.0.0/0]}], protocols: [{udp: {destinationPort: {number: 123}}}]}\n";
+    let opened = STATE.replace("  - name: rest", &format!("{clock}  - name: rest"));
+    let told = diff("domain-names-opened.yaml", &opened, &[]);
+    assert!(told.contains("0.0.0.0/0") && !told.contains("\"name "), "{told}");
+}
+
+#[test]
+fn answers_from_a_state_say_that_they_do_not_know_the_names() {
+    let state = scratch("domain-names-unknown.yaml", STATE);
+    let claims = scratch(
+        "domain-names-claims.yaml",
+        "claims:\n- name: closed\n  never: {from: shop/agent, to: outside, ports: [443/TCP]}\n",
+    );
+    let names =
+        scratch("domain-names-known.yaml", "api.example.com: [203.0.113.7]\na.models.example.org: [203.0.113.8]\n");
+    let some = scratch("domain-names-some.yaml", "api.example.com: [203.0.113.7]\n");
+    let explain = ["explain", "--from", "shop/agent", "--to", "203.0.113.7", "--port", "443"];
+    for (args, code) in [(&explain[..], 1), (&["reach", "--port", "443/TCP"], 0), (&["test", &claims], 0)] {
+        let args = [args, &["--state", &state]].concat();
+        let warns = |more: &[&str], code| {
+            stderr(&[&args[..], more].concat(), code).contains("addresses of domain names are unknown")
+        };
+        assert!(warns(&[], code), "{args:?}");
+        let code = match args[0] {
+            "explain" => 0,
+            "test" => 1,
+            _ => code,
+        };
+        assert!(warns(&["--names", &some], code), "{args:?}: the models' addresses are missing");
+        assert!(!warns(&["--names", &names], code), "{args:?}");
+    }
+}
+
+#[test]
+fn replay_trusts_the_dns_servers_that_are_given() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/pcaps/names/");
+    let capture = format!("{folder}in.pcap");
+    let state = std::fs::read_to_string(format!("{folder}state.yaml")).unwrap();
+    // Another namespace's pods are no servers of the cluster.
+    let state = scratch("domain-names-servers.yaml", &state.replace("kube-system", "dns-system"));
+    let replay = |more: &[&str]| {
+        let args = ["replay", "--state", &state, "--node", "node-1", &capture];
+        stdout(&bulkhead(&[&args[..], more].concat()), 0)
+            .contains("forward  Admin tier, ClusterNetworkPolicy agents egress[1] (models)")
+    };
+    assert!(!replay(&[]));
+    assert!(replay(&["--dns-server", "10.244.1.2"]) && replay(&["--dns-server", "10.244.1.0/30", "--dns-grace", "1h"]));
+    assert!(
+        stderr(&["replay", "--state", &state, "--node", "node-1", &capture, "--dns-grace", "25h"], 2)
+            .contains("up to 24h")
+    );
+}

@@ -1,9 +1,13 @@
 //! Arguments of `bulkhead replay`.
 
 use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
 
 use super::ends::node_name;
 use super::{Format, State};
+use crate::run::NameSettings;
 
 /// `bulkhead replay`.
 #[derive(Debug, clap::Args)]
@@ -32,6 +36,13 @@ pub struct Replay {
     /// JSON or YAML file with Service settings: service_cidrs, cluster_cidrs and others (docs/services.md)
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
+    /// Address or block of DNS servers whose answers in captures count, besides those of the state: `names.servers` in the configuration of
+    /// `run`. May be repeated
+    #[arg(long = "dns-server", value_name = "ADDRESS", value_parser = NameSettings::server)]
+    pub dns_servers: Vec<IpNet>,
+    /// Time for which an address from such an answer is valid after its TTL: `names.grace` in the configuration of `run`
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = NameSettings::grace)]
+    pub dns_grace: Duration,
     /// If a capture starts in the middle of a TCP connection, take the sender of the first captured packet as the client. If omitted, only
     /// a SYN starts a TCP connection
     #[arg(long)]

@@ -15,6 +15,7 @@ use bulkhead_control::reachability::difference::Difference;
 use super::because::Tellings;
 use super::names::{Ends, Names};
 use super::{ALLOW, Change, DENY, Take, family};
+use crate::run::Placeholders;
 
 /// Name of a pod's own node as the other end.
 const OWN_NODE: &str = "own node";
@@ -25,12 +26,12 @@ type About = (usize, bool);
 /// Reports the changes by groups.
 pub(super) fn each(
     difference: &Difference,
+    placeholders: &Placeholders,
     tellings: &Tellings,
-    before: &Pipeline,
-    after: &Pipeline,
+    states: [&Pipeline; 2],
     take: &mut Take<'_>,
 ) -> io::Result<()> {
-    let names = Names::new(difference, [before, after]);
+    let names = Names::new(difference, placeholders, states);
     let left_out: HashSet<(usize, usize)> = difference
         .own_nodes()
         .iter()

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  pods: all of both states --> `all pods`; all of a namespace --> `namespace dev`; all of a workload --> `dev/web`; others by name
-//!  addresses: nodes by name; ranges as prefixes, for people with what is left out of them: `192.0.2.0/24 except 192.0.2.7/32`
+//!  addresses: nodes by name; placeholders as `name www.example.com`; ranges as prefixes, for people with what is left out of them: `192.0.2.0/24 except 192.0.2.7/32`
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +18,7 @@ use ipnet::IpNet;
 use super::ranges::{hull_of, prefixes};
 use super::units::together;
 use crate::output::some_of;
+use crate::run::Placeholders;
 
 /// Maximum number of exceptions named in one range.
 const LEFT_OUT: usize = 4;
@@ -89,6 +90,9 @@ impl<'a> Family<'a> {
 /// All known ends, to recognise complete groups.
 pub(super) struct Names<'a> {
     difference: &'a Difference,
+    placeholders: &'a Placeholders,
+    /// The addresses that ranges may include though they are no external addresses: those of pods, and placeholders.
+    free: AddressSet,
     /// The pods of IPv4, then those of IPv6.
     families: [Family<'a>; 2],
     /// The pods of each joint, as indexes into their family's list.
@@ -100,7 +104,7 @@ pub(super) struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    pub(super) fn new(difference: &'a Difference, states: [&Pipeline; 2]) -> Self {
+    pub(super) fn new(difference: &'a Difference, placeholders: &'a Placeholders, states: [&Pipeline; 2]) -> Self {
         let mut pods: [BTreeSet<&PodName>; 2] = Default::default();
         for unit in difference.joints().iter().flat_map(|joint| &joint.units) {
             pods[usize::from(unit.before.is_ipv6())].insert(&unit.pod);
@@ -113,7 +117,8 @@ impl<'a> Names<'a> {
         for node in states.iter().filter_map(|state| state.mirror()).flat_map(|mirror| mirror.nodes().values()) {
             nodes.extend(node.addresses.iter().map(|&address| (address, node.name.clone())));
         }
-        Self { difference, families, places, ambiguous, nodes }
+        let free = difference.pods().union(&placeholders.addresses());
+        Self { difference, placeholders, free, families, places, ambiguous, nodes }
     }
 
     pub(super) fn is_v6(&self, joint: usize) -> bool {
@@ -126,7 +131,9 @@ impl<'a> Names<'a> {
         let Some(&first) = joints.first() else { return Ends::exactly(Vec::new()) };
         let places = joints.iter().flat_map(|&joint| &self.places[joint]).copied().collect();
         let mut ends = Ends::exactly(self.of_places(places, self.is_v6(first)));
-        let set = together(self.difference, joints);
+        let (names, set) = self.placeholders.divide(&together(self.difference, joints));
+        ends.exact.extend(names.clone());
+        ends.told.extend(names);
         if set.is_empty() {
             return ends;
         }
@@ -135,7 +142,7 @@ impl<'a> Names<'a> {
             ends.told.extend(nodes);
             return ends;
         }
-        let exact = prefixes(&set, self.difference.pods());
+        let exact = prefixes(&set, &self.free);
         ends.told.extend(self.told(&set, &exact));
         ends.exact.extend(exact.iter().map(ToString::to_string));
         ends
@@ -164,9 +171,8 @@ impl<'a> Names<'a> {
         };
         let plain = || exact.iter().map(word).collect();
         let Some(hull) = hull_of(exact).filter(|_| exact.len() > 1) else { return plain() };
-        let free = self.difference.pods();
         let around: AddressSet = [hull].into_iter().collect();
-        let left_out = prefixes(&around.subtract(set).subtract(free), free);
+        let left_out = prefixes(&around.subtract(set).subtract(&self.free), &self.free);
         if left_out.len() >= exact.len() {
             return plain();
         }

@@ -18,7 +18,7 @@ use super::{ALLOW, groups, units};
 use crate::args::PortProtocol;
 use crate::claims::tests::{OUTSIDE, PORTS, Random, pods, policies};
 use crate::fabric::{End, Fabric};
-use crate::run;
+use crate::run::{self, Placeholders};
 
 /// An entry of the difference.
 struct Told {
@@ -79,13 +79,14 @@ fn told(states: &[State; 2]) -> (Vec<Told>, usize) {
         });
         Ok(())
     };
-    units::each(&difference, &tellings, &mut take).unwrap();
+    units::each(&difference, &Placeholders::default(), &tellings, &mut take).unwrap();
     let mut grouped = 0;
     let mut count = |_: &super::Change<'_>| {
         grouped += 1;
         Ok(())
     };
-    groups::each(&difference, &tellings, &states[0].sets, &states[1].sets, &mut count).unwrap();
+    groups::each(&difference, &Placeholders::default(), &tellings, [&states[0].sets, &states[1].sets], &mut count)
+        .unwrap();
     assert_eq!(difference.is_empty(), all.is_empty());
     (all, grouped)
 }

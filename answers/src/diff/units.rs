@@ -11,6 +11,7 @@ use bulkhead_control::reachability::difference::{Difference, OwnNode, Unit};
 use super::because::Tellings;
 use super::ranges::prefixes;
 use super::{ALLOW, Change, DENY, Take, family};
+use crate::run::Placeholders;
 
 /// Indexes into the list of deltas, by the joint of the other end.
 type Row = BTreeMap<usize, usize>;
@@ -20,6 +21,7 @@ type Place = (usize, usize);
 
 struct Rows<'a> {
     difference: &'a Difference,
+    placeholders: &'a Placeholders,
     tellings: &'a Tellings,
     /// The rows of sources: one per joint, by the destination's joint.
     out: Vec<Row>,
@@ -34,8 +36,13 @@ struct Rows<'a> {
 }
 
 /// Reports every change, ordered by source, then destination.
-pub(super) fn each(difference: &Difference, tellings: &Tellings, take: &mut Take<'_>) -> io::Result<()> {
-    let mut rows = Rows::new(difference, tellings);
+pub(super) fn each(
+    difference: &Difference,
+    placeholders: &Placeholders,
+    tellings: &Tellings,
+    take: &mut Take<'_>,
+) -> io::Result<()> {
+    let mut rows = Rows::new(difference, placeholders, tellings);
     let mut places: Vec<(&Unit, Place)> = Vec::new();
     for (joint, of) in difference.joints().iter().enumerate() {
         places.extend(of.units.iter().enumerate().map(|(at, unit)| (unit, (joint, at))));
@@ -51,7 +58,7 @@ pub(super) fn each(difference: &Difference, tellings: &Tellings, take: &mut Take
 }
 
 impl<'a> Rows<'a> {
-    fn new(difference: &'a Difference, tellings: &'a Tellings) -> Self {
+    fn new(difference: &'a Difference, placeholders: &'a Placeholders, tellings: &'a Tellings) -> Self {
         let joints = difference.joints().len();
         let (mut out, mut into) = (vec![Row::new(); joints], vec![Row::new(); joints]);
         for pair in difference.pairs() {
@@ -66,7 +73,7 @@ impl<'a> Rows<'a> {
                 own_into.entry(one.node).or_default().push(one);
             }
         }
-        Self { difference, tellings, out, into, own, own_into, prefixes: HashMap::new() }
+        Self { difference, placeholders, tellings, out, into, own, own_into, prefixes: HashMap::new() }
     }
 
     /// Returns the deltas of a pod, including those with its own nodes.
@@ -125,7 +132,7 @@ impl<'a> Rows<'a> {
             let shown = match self.prefixes.get(&joints) {
                 Some(known) => known.clone(),
                 None => {
-                    let shown: Rc<[String]> = shown(self.difference, &joints).into();
+                    let shown: Rc<[String]> = shown(self.difference, self.placeholders, &joints).into();
                     self.prefixes.insert(joints, shown.clone());
                     shown
                 }
@@ -161,9 +168,11 @@ fn askable(one: &Unit, other: &Unit) -> bool {
     one.pod != other.pod && one.before != other.before && one.after != other.after
 }
 
-/// Returns the external addresses of these joints as prefixes.
-pub(super) fn shown(difference: &Difference, joints: &[usize]) -> Vec<String> {
-    prefixes(&together(difference, joints), difference.pods()).iter().map(ToString::to_string).collect()
+/// Returns the external addresses of these joints as names and prefixes.
+fn shown(difference: &Difference, placeholders: &Placeholders, joints: &[usize]) -> Vec<String> {
+    let (names, set) = placeholders.divide(&together(difference, joints));
+    let free = difference.pods().union(&placeholders.addresses());
+    names.into_iter().chain(prefixes(&set, &free).iter().map(ToString::to_string)).collect()
 }
 
 /// Returns the external addresses of these joints.

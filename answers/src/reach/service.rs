@@ -63,6 +63,7 @@ pub(super) fn run(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
     let input = Input::open(&args.state)?;
     let settings = input.service_settings(args.settings.as_deref())?;
     let (pipeline, objects) = run::load_with_services(&input, Some(&args.planned), true)?;
+    run::unknown_names(&pipeline).iter().for_each(output::warn);
     let mut services = Services::new(&pipeline, objects, settings);
     let questions = questions(&services, args)?;
     if questions.iter().all(|question| matches!(question, Question::Port(..))) {

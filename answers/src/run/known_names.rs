@@ -2,7 +2,7 @@
 //!
 //! Every pod counts as having resolved all names of the file: rules match these addresses instead of domain names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,14 +21,20 @@ pub(super) struct KnownNames(BTreeMap<String, Vec<IpAddr>>);
 /// The part of the output of `bulkhead names -o json` that this module reads.
 #[derive(Deserialize)]
 struct Listed {
-    names: Vec<Row>,
+    /// The number of addresses, of which `names` may have only the first.
+    matching: Option<usize>,
+    names: Vec<Spanned<Row>>,
 }
 
+/// An element of `names`.
 #[derive(Deserialize)]
 struct Row {
-    name: String,
-    address: IpAddr,
+    name: Option<String>,
+    address: Option<String>,
 }
+
+/// What a file may have.
+const HELP: &str = "write a line `www.example.com: [192.0.2.7, '2001:db8::7']` for each name, or give the output of `bulkhead names -o json`";
 
 impl KnownNames {
     /// Reads a file of `--names`.
@@ -43,38 +49,66 @@ impl KnownNames {
     }
 
     fn parse(file: &str, text: &str) -> anyhow::Result<Self> {
-        const HELP: &str = "write a line `www.example.com: [192.0.2.7, '2001:db8::7']` for each name, or give the output of \
-                            `bulkhead names -o json`";
-        let mut known = Self::default();
-        if let Ok(Listed { names }) = serde_saphyr::from_str(text) {
-            names.iter().for_each(|Row { name, address }| known.insert(name, *address));
-            return Ok(known);
+        if let Ok(listed) = serde_saphyr::from_str(text) {
+            return Self::listed(file, &listed);
         }
+        let mut known = Self::default();
         let names: BTreeMap<String, Vec<Spanned<String>>> = serde_saphyr::from_str(text).map_err(|error| {
             let line = error.location().map_or(String::new(), |at| format!(":{}", at.line()));
             anyhow!("{file}{line}: not a list of addresses by name\n  help: {HELP}")
         })?;
         for (name, addresses) in names {
-            if name.starts_with('*') || name.parse::<NamePattern>().is_err() {
-                bail!("{file}: `{name}` is not a domain name\n  help: {HELP}");
-            }
+            // Keys have no position in the parser's output.
+            known.add(file, &name, &[])?;
             for text in addresses {
-                let line = text.referenced.line();
-                let address = text.value.parse().map_err(|_| {
-                    anyhow!("{file}:{line}: `{}` is not an address of {name}\n  help: {HELP}", text.value)
-                })?;
-                known.insert(&name, address);
+                known.add(&format!("{file}:{}", text.referenced.line()), &name, &[&text.value])?;
             }
         }
         Ok(known)
     }
 
-    fn insert(&mut self, name: &str, address: IpAddr) {
+    /// Reads the output of `bulkhead names -o json`.
+    fn listed(file: &str, listed: &Listed) -> anyhow::Result<Self> {
+        let mut known = Self::default();
+        let (all, here) = (listed.matching.unwrap_or_default(), listed.names.len());
+        if all > here {
+            bail!(
+                "{file}: has only {here} of {all} addresses\n  help: use the output of `bulkhead names -o json --limit {all}`"
+            );
+        }
+        for row in &listed.names {
+            let place = format!("{file}:{}", row.referenced.line());
+            let field = |field: &'static str, value: &Option<String>| {
+                value.clone().ok_or_else(|| anyhow!("{place}: an element of `names` has no `{field}`\n  help: {HELP}"))
+            };
+            let (name, address) = (field("name", &row.value.name)?, field("address", &row.value.address)?);
+            known.add(&place, &name, &[&address])?;
+        }
+        Ok(known)
+    }
+
+    /// Adds addresses of a name. `place` is their file, and their line if known.
+    fn add(&mut self, place: &str, name: &str, addresses: &[&str]) -> anyhow::Result<()> {
+        if name.starts_with('*') || name.parse::<NamePattern>().is_err() {
+            bail!("{place}: `{name}` is not a domain name\n  help: {HELP}");
+        }
+        for text in addresses {
+            let address = text.parse();
+            self.insert(
+                name,
+                address.map_err(|_| anyhow!("{place}: `{text}` is not an address of {name}\n  help: {HELP}"))?,
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn insert(&mut self, name: &str, address: IpAddr) {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         self.0.entry(name).or_default().push(address);
     }
 
-    /// Returns an object with the domain names in its rules replaced by their addresses. Names that are not in the file match nothing.
+    /// Returns an object with the domain names in its rules replaced by their addresses. Keeps patterns that match none of the names: they
+    /// match no address.
     pub(super) fn resolve(&self, object: Object) -> Object {
         match object {
             Object::ClusterPolicy(policy) => Object::ClusterPolicy(self.resolved(policy)),
@@ -86,7 +120,7 @@ impl KnownNames {
         for rule in &mut policy.egress {
             for peers in rule.traffic.peers.iter_mut() {
                 let resolve = |peer: Peer| match peer {
-                    Peer::Names(names) => self.blocks(&names),
+                    Peer::Names(patterns) => self.peers(&patterns),
                     other => vec![other],
                 };
                 *peers = std::mem::take(peers).into_iter().flat_map(resolve).collect();
@@ -95,12 +129,21 @@ impl KnownNames {
         policy
     }
 
-    /// Returns the addresses of all names of the file that any of these patterns matches, each as a peer.
-    fn blocks(&self, patterns: &[Arc<str>]) -> Vec<Peer> {
-        let patterns: Vec<NamePattern> = patterns.iter().filter_map(|pattern| pattern.parse().ok()).collect();
-        let named = self.0.iter().filter(|(name, _)| patterns.iter().any(|pattern| pattern.matches(name)));
+    /// Returns the addresses of all names that any of these patterns matches, each as a peer, and the patterns that match no name.
+    fn peers(&self, patterns: &[Arc<str>]) -> Vec<Peer> {
+        let (mut addresses, mut unknown) = (BTreeSet::new(), Vec::new());
+        for text in patterns {
+            let pattern: Option<NamePattern> = text.parse().ok();
+            let mut named =
+                self.0.iter().filter(|(name, _)| pattern.as_ref().is_some_and(|own| own.matches(name))).peekable();
+            if named.peek().is_none() {
+                unknown.push(text.clone());
+            }
+            addresses.extend(named.flat_map(|(_, addresses)| addresses));
+        }
         let block = |&address: &IpAddr| Peer::Block(IpBlock { cidr: address.into(), except: Vec::new() });
-        named.flat_map(|(_, addresses)| addresses.iter().map(block)).collect()
+        let unknown = (!unknown.is_empty()).then(|| Peer::Names(unknown.into()));
+        addresses.into_iter().map(block).chain(unknown).collect()
     }
 }
 
@@ -109,9 +152,10 @@ mod tests {
     use super::*;
 
     fn addresses(text: &str, pattern: &str) -> Vec<String> {
-        let blocks = KnownNames::parse("names.yaml", text).unwrap().blocks(&[pattern.into()]);
+        let blocks = KnownNames::parse("names.yaml", text).unwrap().peers(&[pattern.into()]);
         let address = |peer: Peer| match peer {
             Peer::Block(block) => block.cidr.addr().to_string(),
+            Peer::Names(unknown) => format!("unknown {}", unknown.join(" ")),
             other => panic!("{other:?}"),
         };
         blocks.into_iter().map(address).collect()
@@ -122,7 +166,7 @@ mod tests {
         let mapping = "WWW.example.com.: [192.0.2.7, '2001:db8::7']\na.example.org: [192.0.2.8]\n";
         assert_eq!(addresses(mapping, "www.example.com"), ["192.0.2.7", "2001:db8::7"]);
         assert_eq!(addresses(mapping, "*.example.org"), ["192.0.2.8"]);
-        assert!(addresses(mapping, "other.example.org").is_empty());
+        assert_eq!(addresses(mapping, "other.example.org"), ["unknown other.example.org"]);
         let listed = r#"{"node": "n", "pods": 1, "names": [{"pod": "x/a", "name": "www.example.com", "address": "192.0.2.9", "seconds": 7}]}"#;
         assert_eq!(addresses(listed, "*.example.com"), ["192.0.2.9"]);
     }
@@ -137,9 +181,21 @@ mod tests {
             ("'*.example.com': [192.0.2.7]\n", "names.yaml: `*.example.com` is not a domain name"),
             ("www.example.com: 192.0.2.7\n", "names.yaml"),
             ("- www.example.com\n", "names.yaml"),
+            (
+                "{\"names\": [\n{\"name\": \"a.example.com\", \"address\": \"here\"}]}",
+                "names.yaml:2: `here` is not an address of a.example.com",
+            ),
+            ("{\"names\": [\n{\"name\": \"a.example.com\"}]}", "names.yaml:2: an element of `names` has no `address`"),
+            (
+                "{\"names\": [\n{\"name\": \"a\", \"address\": \"192.0.2.7\"}]}",
+                "names.yaml:2: `a` is not a domain name",
+            ),
         ] {
             let error = KnownNames::parse("names.yaml", text).unwrap_err().to_string();
             assert!(error.starts_with(begin) && error.contains("help: write a line"), "{error}");
         }
+        let some = r#"{"matching": 9, "names": [{"pod": "x/a", "name": "www.example.com", "address": "192.0.2.9", "seconds": 7}]}"#;
+        let error = KnownNames::parse("names.json", some).unwrap_err().to_string();
+        assert!(error.starts_with("names.json: has only 1 of 9 addresses\n") && error.contains("--limit 9"), "{error}");
     }
 }

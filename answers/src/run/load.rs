@@ -326,17 +326,30 @@ pub fn left_open(pipeline: &Pipeline) -> Vec<String> {
 /// Returns a warning that lists the policies with domain names in rules, which allow nothing. `target` is what enforces them without
 /// reading DNS answers, such as `the node's kernel`. `None` if no policy has such rules.
 pub fn unlearned(pipeline: &Pipeline, target: &str) -> Option<String> {
+    let policies = policies_with_names(pipeline)?;
+    Some(format!(
+        "{policies}: rules with domain names allow nothing, because {target} does not read DNS answers\n  \
+         help: name networks instead, or enforce with `dataplane: vswitch`"
+    ))
+}
+
+/// Returns a warning that lists the policies with domain names whose addresses neither the state nor `--names` has. `None` if there are no
+/// such policies.
+pub fn unknown_names(pipeline: &Pipeline) -> Option<String> {
+    let policies = policies_with_names(pipeline)?;
+    Some(format!(
+        "{policies}: addresses of domain names are unknown, so rules with these names match no address here\n  \
+         help: give the addresses of the names with --names FILE (docs/names.md)"
+    ))
+}
+
+/// Returns the names of the policies with domain names in rules. `None` if no policy has such rules.
+fn policies_with_names(pipeline: &Pipeline) -> Option<String> {
     let is_named = |policy: &ClusterPolicy| policy.egress.iter().any(|rule| rule.traffic.has_names());
     let policies = pipeline.cache().cluster_policies().values().filter(|policy| is_named(policy));
     let names: Vec<String> = policies.map(|policy| policy.rank.name.to_string()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "{}: rules with domain names allow nothing, because {target} does not read DNS answers\n  \
-             help: name networks instead, or enforce with `dataplane: vswitch`",
-            output::some_of(&names, MAX_AUDITED)
-        )
-    })
+    (!names.is_empty()).then(|| output::some_of(&names, MAX_AUDITED))
 }
 
 /// Maximum number of ties printed.

@@ -11,7 +11,7 @@ use bulkhead_control::pipeline::{AuditTables, Pipeline};
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_control::service::Resolver;
 use bulkhead_dataplane::{Holder, Names, PortConfig};
-use ipnet::IpNet;
+use ipnet::{AddrParseError, IpNet};
 
 /// The conventional address of a DNS cache on the node. Source: Kubernetes, "Using NodeLocal DNSCache in Kubernetes Clusters".
 const NODE_CACHE: Ipv4Addr = Ipv4Addr::new(169, 254, 20, 10);
@@ -23,6 +23,28 @@ pub struct NameSettings {
     pub servers: Vec<IpNet>,
     /// Time for which a learned address is valid after its TTL. Clients such as JVMs cache addresses longer than the TTL.
     pub grace: Duration,
+}
+
+impl NameSettings {
+    /// The longest grace. Clients that cache addresses for more than a day ignore TTLs altogether.
+    const MAX_GRACE: Duration = Duration::from_hours(24);
+
+    /// Parses an address or block of DNS servers.
+    ///
+    /// # Errors
+    /// If the text is neither.
+    pub fn server(text: &str) -> Result<IpNet, AddrParseError> {
+        text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse::<IpNet>().map(|block| block.trunc()))
+    }
+
+    /// Parses a grace such as `30s`.
+    ///
+    /// # Errors
+    /// If the text is no duration with a unit, or longer than 24 hours. The text is a remedy.
+    pub fn grace(text: &str) -> Result<Duration, &'static str> {
+        let grace = humantime::parse_duration(text).ok().filter(|grace| *grace <= Self::MAX_GRACE);
+        grace.ok_or("write a number with its unit, up to 24h: 30s")
+    }
 }
 
 impl Default for NameSettings {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::oracle::State;
+use crate::oracle::{Part, State};
 use crate::random::{Probes, Rng, Step, history, objects, shuffled};
 use crate::vswitch::Vswitches;
 use bulkhead_classifier::Action;
@@ -78,7 +78,7 @@ enum Layout {
 fn check_history(seed: u64, layout: Layout, default: Enforcement, reached: &mut BTreeMap<&'static str, u64>) {
     let mut rng = Rng::new(seed);
     let history = history(&mut rng);
-    let mut state = State::default();
+    let mut state = State { learned: true, ..State::default() };
     let mut vswitches = match layout {
         Layout::Nodes(engine) => Vswitches::nodes_auditing(&objects::NODES, engine, default),
         Layout::Cluster => Vswitches::cluster_auditing(default),
@@ -98,7 +98,7 @@ fn check_history(seed: u64, layout: Layout, default: Enforcement, reached: &mut 
         if !is_looked_at {
             continue;
         }
-        let without = State::of(&enforced_part(&state, default));
+        let without = State { learned: true, ..State::of(&enforced_part(&state, default)) };
         let audits = vswitches.pipelines().any(|pipeline| !pipeline.audited_policies().is_empty());
         let mut count = |what, holds: bool| *reached.entry(what).or_default() += u64::from(holds);
         count("something is audited", audits);
@@ -106,7 +106,8 @@ fn check_history(seed: u64, layout: Layout, default: Enforcement, reached: &mut 
         let probes = Probes::of(&state, vswitches.know_the_unbound());
         for _ in 0..FLOWS_PER_STATE {
             let Some(flow) = probes.flow(&mut rng) else { continue };
-            let (enforced, full) = (without.judge(&flow).passes(), state.judge(&flow).passes());
+            let (enforced, by_all) = (without.judge(&flow).passes(), state.judge(&flow));
+            let (full, is_named) = (by_all.passes(), by_all.parts.contains(&Part::Named));
             let hops = vswitches.hops(&state, &flow, false);
             let passes = hops.iter().all(|hop| hop.action == Action::Allow);
             let what = || format!("seed {seed}, {layout:?}, {default:?}, step {at}, {flow:?}");
@@ -117,6 +118,7 @@ fn check_history(seed: u64, layout: Layout, default: Enforcement, reached: &mut 
             count("allowed by both", passes && full);
             count("denied by both", !passes && !full);
             count("audited", passes && !full);
+            count("allowed by both, by name", passes && full && is_named);
             count("denied though all policies together allow it", !passes && full);
             if passes && !full {
                 let denying = by_all.last().and_then(|hop| hop.origin.clone());
@@ -143,6 +145,7 @@ fn what_is_enforced_is_what_is_enforced_without_audited_policies_and_what_is_aud
         ("allowed by both", 5_000),
         ("denied by both", 1_000),
         ("audited", 1_000),
+        ("allowed by both, by name", 20),
         ("denied though all policies together allow it", 50),
         ("audited by an isolation", 500),
         ("audited by a cluster policy", 100),

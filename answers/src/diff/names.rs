@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  pods: all of both states --> `all pods`; all of a namespace --> `namespace dev`; all of a workload --> `dev/web`; others by name
-//!  addresses: nodes by name; placeholders as `name www.example.com`; ranges as prefixes, for people with what is left out of them: `192.0.2.0/24 except 192.0.2.7/32`
+//!  addresses: nodes by name; placeholders as `name www.example.com`
+//!  ranges of addresses: as prefixes, for people with what is left out of them: `192.0.2.0/24 except 192.0.2.7/32`
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};

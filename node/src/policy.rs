@@ -168,10 +168,9 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
         let has_refreshed = state.refresh();
         // A change without effect on this node has no latency to measure.
         let heard = state.take_heard().filter(|_| has_refreshed);
-        let has_changed = has_refreshed || has_changed;
-        let services = state.take_services();
+        let (services, has_other_names) = state.take_services();
         let has_services = services.is_some();
-        let has_changed = has_changed || (has_services && state.follow_names());
+        let has_changed = has_refreshed || has_changed || has_other_names;
         if has_changed || is_attached || is_judged_otherwise {
             let policy = state.policy();
             // New pods are not logged.

@@ -86,7 +86,7 @@ impl Daemon {
         let mut host_port = HostPort::make(&config)?;
         let (flows, takeover) = (kernel.flows(), kernel.takeover());
         let ways = Ways { routes: config.routes.clone(), tunnel_port: config.tunnel_port() };
-        let services = state.take_services().map(|update| update.services);
+        let services = state.take_services().0.map(|update| update.services);
         let composer = Composer::new(state.policy(), services, ports, ways, config.answers(), flows, takeover)?;
         let composer = Arc::new(composer);
         let (mut capture, mut tap) = (None, None);

@@ -74,10 +74,9 @@ impl LiveState {
         (self.tables, self.remote_nodes, self.refusing) = (tables, remote_nodes.into(), refusing);
         self.pod_networks = blocks.into();
         self.follow_host_ports();
-        let has_other_names = self.follow_names();
         self.counts.contested_addresses.store(contests as u64, Ordering::Relaxed);
         self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
-        Ok(!is_same || has_other_names)
+        Ok(!is_same)
     }
 
     /// Replaces the attached pods. Returns whether anything in force changed.

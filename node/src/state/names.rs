@@ -17,15 +17,14 @@ pub(crate) struct NameServers {
 }
 
 impl LiveState {
-    /// Sets the configured DNS servers and grace time of rules that name domains.
+    /// Sets the configured DNS servers and grace time of rules that name domains. They apply from the next [`Self::take_services`] on.
     pub(crate) fn learn_names(&mut self, settings: NameSettings) {
         self.name_settings = settings;
-        self.follow_names();
     }
 
     /// Updates `names` by the tables, Services and pods of the state: finds the trusted DNS servers if rules of any of the node's pods name
     /// domains. Returns whether `names` changed.
-    pub(crate) fn follow_names(&mut self) -> bool {
+    pub(super) fn follow_names(&mut self) -> bool {
         let names = run::has_names(&self.tables, self.audit.as_deref()).then(|| {
             let (resolver, settings) = (self.services.as_ref().map(Adapter::resolver), &self.name_settings);
             let servers = run::dns_servers(&self.pipeline, resolver, &self.node, settings);

@@ -35,10 +35,15 @@ const fn is_of_services(event: &Event) -> bool {
 }
 
 impl LiveState {
-    /// Returns the change of Services to publish. `None` if they have not changed, are not all listed yet, or are off.
-    pub(crate) fn take_services(&mut self) -> Option<Update> {
+    /// Ends a batch of changes: returns the change of Services to publish, and whether the trusted DNS servers changed, which depend on
+    /// Services, tables and addresses. The update is `None` if Services have not changed, are not all listed yet, or are off.
+    pub(crate) fn take_services(&mut self) -> (Option<Update>, bool) {
         self.hear_services();
         self.withhold_sources();
+        (self.take_update(), self.follow_names())
+    }
+
+    fn take_update(&mut self) -> Option<Update> {
         let services = self.services.as_mut()?;
         if let Some(health) = services.take_health() {
             // `send` would fail without a receiver.

@@ -352,13 +352,13 @@ fn services_are_followed_beside_policy_and_neither_takes_the_other_for_a_change(
     let rest = node("node-1", 1) + &pod("a", "10.1.0.2");
     files.write(&rest);
     let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
-    let first = state.take_services().expect("there is a first list").services;
+    let first = state.take_services().0.expect("there is a first list").services;
     assert_eq!(first.source_for("192.0.2.9".parse().unwrap()), Some("10.1.0.1".parse().unwrap()));
-    assert!(state.take_services().is_none());
+    assert!(state.take_services().0.is_none());
     let dns = service("dns", "10.96.0.10", "{addresses: [10.1.0.2], nodeName: node-1}");
     files.write(&(rest.clone() + &dns));
     assert!(!reread(&mut state), "policy is the same");
-    let second = state.take_services().expect("a Service").services;
+    let second = state.take_services().0.expect("a Service").services;
     assert!(second.epoch() > first.epoch());
     let counts = state.counts().read().services.unwrap();
     assert_eq!((counts.services, counts.vips, counts.backends, counts.listed), (1, 1, 1, true));
@@ -366,12 +366,12 @@ fn services_are_followed_beside_policy_and_neither_takes_the_other_for_a_change(
     let faulty = service("bad", "10.96.0.300", "");
     files.write(&(rest.clone() + &dns + &faulty + &pod("b", "10.1.0.3")));
     assert!(reread(&mut state));
-    assert!(state.take_services().is_none_or(|update| update.stale.is_empty()));
+    assert!(state.take_services().0.is_none_or(|update| update.stale.is_empty()));
     assert_eq!((state.counts().read().faulty, state.counts().read().services.unwrap().vips), (1, 1));
     assert!(state.told.iter().any(|told| told.contains("Service x/bad")), "{:?}", state.told);
     files.write(&rest);
     assert!(reread(&mut state), "a pod is gone");
-    let update = state.take_services().unwrap();
+    let update = state.take_services().0.unwrap();
     assert_eq!(update.stale, ["10.1.0.2".parse().unwrap()].into());
 }
 
@@ -382,12 +382,12 @@ fn no_connection_leaves_with_the_address_of_a_pod_or_a_node() {
     files.write(&text(&pod("a", "10.1.0.1")));
     let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
     let source = |state: &mut LiveState| {
-        let services = state.take_services().expect("a change").services;
+        let services = state.take_services().0.expect("a change").services;
         services.source_for("192.0.2.9".parse().unwrap()).map(|address| address.to_string())
     };
     assert_eq!(source(&mut state), None);
     assert_eq!(state.taken_sources.values().collect::<Vec<_>>(), ["pod x/a"]);
-    assert!(state.take_services().is_none(), "the same is no change");
+    assert!(state.take_services().0.is_none(), "the same is no change");
     files.write(&text(""));
     assert!(reread(&mut state));
     assert_eq!(source(&mut state).as_deref(), Some("10.1.0.1"));
@@ -405,18 +405,18 @@ fn a_host_port_leads_to_the_address_that_its_pod_was_attached_with_and_to_nobody
         .replace("nodeName: node-1", "nodeName: node-1, containers: [{ports: [{containerPort: 8080, hostPort: 80}]}]");
     files.write(&(node("node-1", 1) + &with_port));
     let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
-    assert!(state.take_services().unwrap().services.vip(&at("192.0.2.1")).is_none(), "it has no address yet");
+    assert!(state.take_services().0.unwrap().services.vip(&at("192.0.2.1")).is_none(), "it has no address yet");
     let attachment = Attachment { uid: None, addresses: vec!["10.1.0.1".parse().unwrap()], number: 1 };
     assert!(state.attach([(PodName::new("x", "a"), attachment)].into()));
-    let services = state.take_services().expect("the pod has an address").services;
+    let services = state.take_services().0.expect("the pod has an address").services;
     let (_, port) = services.vip(&at("192.0.2.1")).unwrap();
     assert_eq!(*port.serving, ["10.1.0.1:8080".parse().unwrap()]);
     // The node gets another address, then the pod is deleted.
     state.renumber(Ok(["192.0.2.77".parse().unwrap()].into()));
-    assert!(state.take_services().unwrap().services.vip(&at("192.0.2.77")).is_some());
+    assert!(state.take_services().0.unwrap().services.vip(&at("192.0.2.77")).is_some());
     files.write(&node("node-1", 1));
     assert!(reread(&mut state));
-    let update = state.take_services().unwrap();
+    let update = state.take_services().0.unwrap();
     assert!(["192.0.2.1", "192.0.2.77"].iter().all(|address| update.services.vip(&at(address)).is_none()));
 }
 
@@ -442,12 +442,45 @@ fn masquerading_follows_the_nodes_of_the_state_and_its_own_addresses() {
 fn before_there_is_a_state_there_are_no_services_and_where_they_are_off_never() {
     let files = Files::new("no-services");
     let mut state = files.load(WhenMissing::Deny, WhenRefused::Keep).unwrap();
-    assert!(state.take_services().is_none());
+    assert!(state.take_services().0.is_none());
     assert!(!state.counts().read().services.unwrap().listed);
     files.write(&node("node-1", 1));
-    assert!(reread(&mut state) && state.take_services().is_some());
+    assert!(reread(&mut state) && state.take_services().0.is_some());
     let config = StateConfig { options: Strictness::Lenient.into(), ..state.config.clone() };
     let at = Judging::default();
     let mut off = LiveState::load(&config, None, &"node-1".into(), at, BTreeSet::new(), BTreeMap::new()).unwrap();
-    assert!(off.take_services().is_none() && off.counts().read().services.is_none());
+    assert!(off.take_services().0.is_none() && off.counts().read().services.is_none());
+}
+
+#[test]
+fn dns_servers_follow_services_tables_and_the_nodes_addresses_even_if_all_change_at_once() {
+    let files = Files::new("names");
+    let rest = node("node-1", 1) + &pod("a", "10.1.0.1");
+    let policy = |pattern: &str| {
+        format!(
+            "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: names}}\n\
+             spec: {{tier: Admin, priority: 1, subject: {{namespaces: {{}}}}, \
+             egress: [{{name: web, action: Accept, to: [{{domainNames: [{pattern}]}}]}}]}}\n"
+        )
+    };
+    let dns =
+        |endpoint: &str| service("kube-dns", "10.96.0.10", endpoint).replace("namespace: x", "namespace: kube-system");
+    let space = "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n";
+    files.write(&(rest.clone() + space + &policy("www.example.com") + &dns("{addresses: [10.1.0.2]}")));
+    let mut state = files.load(WhenMissing::Exit, WhenRefused::Keep).unwrap();
+    let trusts = |state: &LiveState, address: &str| {
+        state.policy().names.is_some_and(|names| names.servers.contains(address.parse().unwrap()))
+    };
+    assert!(state.take_services().1 && trusts(&state, "10.1.0.2") && trusts(&state, "192.0.2.1"));
+    assert!(!state.take_services().1, "the same servers are no change");
+    // A new policy and a new endpoint in one read.
+    files.write(&(rest.clone() + space + &policy("www.example.net") + &dns("{addresses: [10.1.0.3]}")));
+    assert!(reread(&mut state));
+    assert!(state.take_services().1 && trusts(&state, "10.1.0.3") && !trusts(&state, "10.1.0.2"));
+    // The interfaces get another address, on which a DNS cache may listen.
+    assert!(state.renumber(Ok(["192.0.2.77".parse().unwrap()].into())));
+    assert!(state.take_services().1 && trusts(&state, "192.0.2.77"));
+    files.write(&(rest + space));
+    assert!(reread(&mut state));
+    assert!(state.take_services().1 && state.policy().names.is_none(), "no rule names domains any more");
 }

@@ -40,6 +40,7 @@ use super::config::JournalConfig;
 use super::log;
 use super::origins::SharedOrigins;
 use super::stream::Event;
+use super::tables;
 use bulkhead_observe::journal::{Change, Layout, LeftOut, Memory, Recorder, Translated, Verdict, WriterError};
 pub(super) use changes::ChangeLog;
 pub(super) use tap::Tap;
@@ -345,8 +346,6 @@ impl Scribe {
             let told = || self.origins.get(id).map(|origin| Arc::<str>::from(origin.to_string()));
             names.entry(id).or_insert_with(told).clone()
         };
-        let table = outcome.decision.and_then(|decision| decision.table());
-        let owner = table.and_then(|table| snapshot.ports().iter().find(|port| port.table() == Some(table)));
         Verdict {
             time: judgement.time,
             generation: judgement.generation,
@@ -366,7 +365,7 @@ impl Scribe {
                 dport: sent.dport,
             }),
             tcp_flags: judgement.tcp_flags,
-            table: owner.map(|port| Arc::from(&*port.name)),
+            table: tables::deciding(snapshot, outcome).and_then(|id| tables::name(snapshot, id)),
             rule: outcome.decision.and_then(|decision| decision.rule),
             origin: origin(outcome.decision),
             audited: origin(outcome.audited),

@@ -82,6 +82,7 @@ mod standby;
 mod state;
 mod stream;
 mod summary;
+mod tables;
 mod view;
 mod watch;
 

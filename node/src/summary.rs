@@ -306,22 +306,8 @@ mod tests {
 
     #[test]
     fn the_summary_tells_ports_workers_reasons_and_changes_in_both_forms() {
-        let port = |name: &str, kind| PortConfig {
-            name: name.into(),
-            kind,
-            addresses: Vec::new(),
-            mac: None,
-            egress: None,
-            ingress: None,
-            audit: None,
-            hairpin: None,
-            hairpin_table: None,
-            named_table: None,
-            named_audit: None,
-            link: Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 }),
-            is_gone: false,
-            shares_host: false,
-        };
+        let link = Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 });
+        let port = |name: &str, kind| PortConfig { link, ..PortConfig::new(name, kind) };
         let ports = vec![port("x/a", PortKind::Pod), port("uplink", PortKind::Uplink)];
         let snapshot = Snapshot::new(7, ports, Vec::new(), Routes::default()).unwrap();
         let traffic = PortTraffic { received: 10, received_bytes: 600, ..PortTraffic::default() };

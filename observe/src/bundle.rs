@@ -17,7 +17,7 @@ use bulkhead_control::attachments::Attachment;
 use bulkhead_control::object::PodName;
 use serde_json::Value;
 
-use crate::admin::{KeptFiles, PortRow, Request, TableRow, ask};
+use crate::admin::{KeptFiles, Request, TableRow, ask};
 use crate::args::Bundle;
 use crate::journal::History;
 use crate::why;
@@ -94,14 +94,10 @@ fn named(contents: &Contents) -> PathBuf {
 
 /// Returns the tables in force with their rules.
 fn tables(args: &Bundle) -> anyhow::Result<Vec<TableRow>> {
-    let ports: Vec<PortRow> = ask(&args.socket, &Request::Ports)?;
-    let mut tables = Vec::new();
-    for port in ports {
-        // A port without a known pod has no table, and the port may have been removed meanwhile.
-        tables
-            .extend(ask::<Vec<TableRow>>(&args.socket, &Request::Tables { port: Some(port.name) }).unwrap_or_default());
-    }
-    Ok(tables)
+    let known: Vec<TableRow> = ask(&args.socket, &Request::Tables { port: None })?;
+    // A port and its tables may have been removed meanwhile.
+    let rules = |row: TableRow| ask::<Vec<TableRow>>(&args.socket, &Request::Tables { port: Some(row.port) });
+    Ok(known.into_iter().flat_map(|row| rules(row).unwrap_or_default()).collect())
 }
 
 /// The last state of a journal.

@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bulkhead_classifier::{OriginId, Rule, Tables};
 use bulkhead_control::pipeline::AuditedPolicy;
-use bulkhead_dataplane::PortId;
 use serde_json::Value;
 
 use super::socket::Reply;
@@ -22,6 +21,7 @@ use crate::remote_nodes::SharedReport;
 use crate::state::Asked;
 use crate::stream::Watch;
 use crate::summary::dropped;
+use crate::tables::{self, PortTable};
 use crate::view::kind_name;
 use bulkhead_answers::args::EndName;
 use bulkhead_answers::compile::{shown_addresses, shown_services};
@@ -338,28 +338,31 @@ fn policies(now: &Observation) -> Vec<PolicyRow> {
     rows
 }
 
-/// Returns the tables in force, one row per port. If `wanted` names a port, only its row, with the rules.
+/// Returns the tables in force, one row for each table of each port. If `wanted` is a table's name, only its row, with the rules.
 fn tables(now: &Observation, wanted: Option<&str>) -> Result<Vec<TableRow>, Failure> {
-    let snapshot = &*now.snapshot;
-    let Some(name) = wanted else {
-        return Ok(snapshot.ids().filter_map(|id| table(now, id, false)).collect());
+    let ports = now.snapshot.ports().iter();
+    let mut named = ports.flat_map(|port| tables::of_port(port).map(|table| (table.name(port), table)));
+    let Some(wanted) = wanted else {
+        return Ok(named.filter_map(|(name, used)| table(now, &name, &used, false)).collect());
     };
-    let unknown = || {
-        let help = "`bulkhead ports` lists this node's ports; a pod of another node has no table here";
-        Failure::new("unknown_port", format!("there is no port {name}"), help)
-    };
-    let id = snapshot.port_named(name).ok_or_else(unknown)?;
-    let none = || {
-        let help = "the state has no such pod, or pod traffic is denied; `bulkhead status` shows which";
-        Failure::new("no_table", format!("port {name} has no table: all packets to it are denied"), help)
-    };
-    Ok(vec![table(now, id, true).ok_or_else(none)?])
+    if let Some(row) = named.find_map(|(name, used)| (&*name == wanted).then(|| table(now, &name, &used, true))?) {
+        return Ok(vec![row]);
+    }
+    Err(match now.snapshot.port_named(wanted) {
+        Some(_) => {
+            let help = "the state has no such pod, or pod traffic is denied; `bulkhead status` shows which";
+            Failure::new("no_table", format!("port {wanted} has no table: all packets to it are denied"), help)
+        }
+        None => {
+            let help = "`bulkhead tables` lists this node's tables; a pod of another node has none here";
+            Failure::new("unknown_port", format!("there is no port {wanted}"), help)
+        }
+    })
 }
 
-fn table(now: &Observation, id: PortId, has_rules: bool) -> Option<TableRow> {
+fn table(now: &Observation, name: &str, used: &PortTable, has_rules: bool) -> Option<TableRow> {
     let (snapshot, origins) = (&*now.snapshot, has_rules.then_some(&now.about.origins));
-    let port = snapshot.port(id)?;
-    let tables = snapshot.table(port.table()?)?;
+    let tables = snapshot.table(used.id)?;
     let rules = tables.rules();
     // Many rules share an origin.
     let mut names: HashMap<u32, String> = HashMap::new();
@@ -372,13 +375,14 @@ fn table(now: &Observation, id: PortId, has_rules: bool) -> Option<TableRow> {
             }
             let (src, dst) = (shown_addresses(&rule.src), shown_addresses(&rule.dst));
             let services = shown_services(&rule.services);
-            format!("{at:>3} {:<5} {src} -> {dst} {services}  # {origin}", rule.action.to_string())
+            let by = rule.names.as_ref().map(|names| format!(" by name {names}")).unwrap_or_default();
+            format!("{at:>3} {:<5} {src} -> {dst} {services}{by}  # {origin}", rule.action.to_string())
         };
         rules.iter().enumerate().map(&mut line).collect()
     });
-    let not_enforced = port.audit.and_then(|id| snapshot.table(id)).map(|table| audited_in(now, table));
+    let not_enforced = used.audit.and_then(|id| snapshot.table(id)).map(|table| audited_in(now, table));
     let not_enforced = not_enforced.unwrap_or_default();
-    Some(TableRow { port: port.name.to_string(), rules: rules.len(), list, not_enforced })
+    Some(TableRow { port: name.to_owned(), rules: rules.len(), list, not_enforced })
 }
 
 /// Returns the names of the audited policies that have rules in this table.

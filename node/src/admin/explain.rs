@@ -7,12 +7,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_dataplane::probe::{Probe, ProbeError};
-use bulkhead_dataplane::{Decision, Learned, PortId, PortKind, Snapshot, TableId, Verdict};
+use bulkhead_dataplane::{Learned, PortId, PortKind, Snapshot, Verdict};
 
 use crate::clock;
 use crate::interfaces::{PortState, PortStatus};
 use crate::origins::SharedOrigins;
 use crate::state::{Asked, AskedFor};
+use crate::tables;
 use bulkhead_answers::args::{EndName, PortProtocol, Target};
 use bulkhead_answers::explain::service::Translated;
 use bulkhead_answers::explain::step::{Answered, Pass, Step, answer_to};
@@ -268,10 +269,9 @@ impl Node<'_> {
     pub(crate) fn step(&self, is_reply: bool, outcome: &bulkhead_dataplane::Outcome, service: PortProtocol) -> Step {
         let name = |id| self.snapshot.port(id).map(|port| port.name.clone());
         let (in_port, out) = (name(outcome.in_port), outcome.verdict.out_port().and_then(name));
-        let named = || self.snapshot.port(outcome.in_port).and_then(|port| port.named_table);
-        let table = |decision: Decision| decision.table().or_else(|| decision.name().and_then(|_| named()));
-        let id = outcome.decision.and_then(table);
+        let id = tables::deciding(self.snapshot, outcome);
         let table = id.and_then(|id| self.snapshot.table(id));
+        let table_name = |id| tables::name(self.snapshot, id).unwrap_or_else(|| "of no port".into());
         let rule = outcome.decision.and_then(|decision| decision.rule);
         let origin = outcome.decision.and_then(|decision| decision.origin);
         let name = outcome.decision.and_then(|decision| decision.name()).and_then(|id| self.learned.as_ref()?.text(id));
@@ -290,7 +290,7 @@ impl Node<'_> {
             ),
             in_port,
             out,
-            table: id.zip(table).map(|(id, table)| (self.table_name(id), table.rules().len())),
+            table: id.zip(table).map(|(id, table)| (table_name(id), table.rules().len())),
             decided: table.zip(rule).and_then(|(table, rule)| table.rules().get(rule as usize)).cloned(),
             name,
             origin: origin.and_then(|origin| self.origins.get(origin)),
@@ -300,21 +300,6 @@ impl Node<'_> {
                 .map(|origin| (origin, Vec::new())),
             at: Vec::new(),
         })
-    }
-
-    /// Returns the name of the first port that uses the table. `bulkhead tables` lists tables by these names. `hairpin:` precedes it for a
-    /// table for connections of a pod to itself, and `egress:` for a pod's egress table. `of no port` if no port uses the table.
-    fn table_name(&self, id: TableId) -> Arc<str> {
-        let mut ports = self.snapshot.ports().iter();
-        if let Some(port) = ports.clone().find(|port| port.table() == Some(id)) {
-            return port.name.clone();
-        }
-        let own = ports.find_map(|port| match Some(id) {
-            id if port.hairpin_table == id => Some(format!("hairpin:{}", port.name)),
-            id if port.named_table == id || port.named_audit == id => Some(format!("egress:{}", port.name)),
-            _ => None,
-        });
-        own.map_or_else(|| "of no port".into(), Into::into)
     }
 
     /// Returns why the port does not forward. `None` if it is open or unknown.

@@ -2,6 +2,7 @@
 //! has the facts that only Bulkhead knows.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bulkhead_classifier::protocol;
 use bulkhead_control::object::PolicyName;
@@ -15,6 +16,7 @@ use super::repeats::Event;
 use super::words::{rfc3339, summary};
 use super::{json as parts, reasons};
 use crate::origins::SharedOrigins;
+use crate::tables;
 use bulkhead_answers::output::end;
 use bulkhead_observe::hubble::Timestamp;
 use bulkhead_observe::hubble::flow::{
@@ -36,25 +38,25 @@ pub(super) struct Told {
     to: End,
     in_port: Option<String>,
     out_port: Option<String>,
-    table: Option<String>,
+    table: Option<Arc<str>>,
 }
 
 impl Told {
     pub(super) fn new(event: Event, ends: &Ends, snapshot: &Snapshot) -> Self {
-        let Outcome { in_port, verdict, decision, flow, translation, .. } = event.judgement.outcome;
+        let outcome = &event.judgement.outcome;
+        let Outcome { in_port, verdict, flow, translation, .. } = *outcome;
+        let table = tables::deciding(snapshot, outcome).and_then(|id| tables::name(snapshot, id));
         let name = |id| snapshot.port(id).map(|port| port.name.to_string());
         // Policy applies to the endpoint, not to the Service's address.
         let to = translation.map(|translation| translation.dst).or(flow.map(|flow| flow.dst));
         let of = |address: Option<IpAddr>| address.map(|address| ends.of(address)).unwrap_or_default();
-        let table = decision.and_then(|decision| decision.table());
-        let owner = table.and_then(|table| snapshot.ports().iter().find(|port| port.table() == Some(table)));
         Self {
             event,
             from: of(flow.map(|flow| flow.src)),
             to: of(to),
             in_port: name(in_port),
             out_port: verdict.out_port().and_then(name),
-            table: owner.map(|port| port.name.to_string()),
+            table,
         }
     }
 

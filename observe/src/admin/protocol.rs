@@ -52,9 +52,9 @@ pub enum Request {
     Names(NameFilter),
     /// Lists the counters of each policy and rule.
     Policies,
-    /// Lists the tables in force of one port or of all. Includes the rules if one port is named.
+    /// Lists the tables in force, or one of them with its rules if one is named.
     Tables {
-        /// Name of the port. `None` for all.
+        /// Name of the table, as in [`TableRow::port`]. `None` for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
@@ -242,7 +242,9 @@ pub struct PortRow {
 /// The compiled policy table of a port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TableRow {
-    /// Name of the port that the table protects: its rules say what other ports may send to this port.
+    /// Name of the table. That of a port names the port: its rules say what other ports may send to this port. `egress:` precedes the
+    /// port's name if rules that name domains judge what the port's pod may open, and `hairpin:` if the table judges the pod's connections
+    /// to itself.
     pub port: String,
     /// Number of rules in the table.
     pub rules: usize,

@@ -85,7 +85,7 @@ pub struct Tables {
     /// The vswitch to query and the output format.
     #[command(flatten)]
     pub admin: Admin,
-    /// Print the rules of this port's table only
+    /// Print the rules of the table with this name only, as listed without this option
     #[arg(long, value_name = "NAME")]
     pub port: Option<String>,
 }

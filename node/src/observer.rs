@@ -23,7 +23,7 @@ use bulkhead_answers::named::Unknown;
 use bulkhead_cluster::kubernetes::{Follower, SourceHealth};
 use bulkhead_control::pipeline::AuditedPolicy;
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
-use bulkhead_dataplane::{Learned, LearnedCounts, PortId, SessionInfo, SessionSelector, Snapshot};
+use bulkhead_dataplane::{Learned, PortId, SessionInfo, SessionSelector, Snapshot};
 use crossbeam_channel::RecvTimeoutError;
 use ipnet::IpNet;
 use prometheus_client::metrics::histogram::Histogram;
@@ -100,8 +100,8 @@ pub(super) struct Observation {
     pub(super) audited: Option<Arc<BTreeSet<AuditedPolicy>>>,
     /// Number of connections that each audited policy would have denied.
     pub(super) audit: AuditTotals,
-    /// Numbers of learned names and addresses. `None` if no rule names domains.
-    pub(super) names: Option<LearnedCounts>,
+    /// The addresses that pods have learned by name. `None` while the vswitch ends.
+    pub(super) learned: Option<Arc<Learned>>,
     pub(super) uptime: Duration,
 }
 
@@ -157,7 +157,7 @@ impl Observer {
         let snapshot = self.composer.current();
         Observation {
             about: Arc::clone(&self.about),
-            names: snapshot.names().and(self.learned()).map(|learned| learned.counts()),
+            learned: self.learned(),
             snapshot,
             pod_networks: self.composer.pod_networks(),
             counters,

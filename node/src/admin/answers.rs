@@ -64,8 +64,11 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
             serde_json::to_value(ways.ways(&now.about.node))
         }
         Request::Names(filter) => {
+            // One list at a time, as of sessions: a large table takes a while to read.
+            let _turn = shared.listing.lock().await;
             let now = shared.observe().await;
-            serde_json::to_value(names::list(&now, shared.observer.learned().as_deref(), &filter))
+            let listed = tokio::task::spawn_blocking(move || names::list(&now, &filter)).await;
+            serde_json::to_value(listed.map_err(|error| Failure::new("internal", error.to_string(), "report it"))?)
         }
         Request::Policies => serde_json::to_value(policies(&*shared.observe().await)),
         Request::Tables { port } => serde_json::to_value(tables(&*shared.observe().await, port.as_deref())?),
@@ -137,7 +140,7 @@ async fn explained(asked: Connection, shared: &Shared) -> Result<Value, Failure>
             snapshot: &snapshot,
             origins: observer.origins(),
             ports: &now.interfaces.ports,
-            learned: observer.learned(),
+            learned: now.learned.clone(),
             is_denying: now.enforced.is_denying,
         };
         explain::explain(&node, &asked, &Names(&observer))

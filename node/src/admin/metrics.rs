@@ -141,14 +141,21 @@ impl Metrics {
 
     /// Adds the metrics about names that pods have learned. Adds nothing if no rule names domains.
     fn add_names(&mut self, now: &Observation) {
-        let Some(counts) = now.names else { return };
+        let Some(learned) = now.learned.as_ref().filter(|_| now.snapshot.names().is_some()) else { return };
+        let counts = learned.counts();
         let NameTotals { queries, answers, addresses, unasked, malformed, incomplete, full } = names::totals(now);
-        self.gauge("names", "Domain names that pods have learned, including expired ones", counts.names as u64);
-        self.gauge("name_addresses", "Addresses of pods by name, including expired ones", counts.holdings as u64);
-        self.gauge("name_memory_bytes", "Memory of the learned names", counts.bytes as u64);
-        self.counter("name_queries", "DNS queries of pods whose rules name domains", queries);
-        self.counter("name_answers", "DNS answers to these queries", answers);
-        self.counter("name_learned_addresses", "Addresses of these answers that rules name", addresses);
+        self.gauge(
+            "names",
+            "Names under which pods have learned addresses, including expired ones",
+            counts.names as u64,
+        );
+        let help = "Addresses that pods have learned, once for each pod and name, including expired ones";
+        self.gauge("name_addresses", help, counts.holdings as u64);
+        self.gauge("name_memory_bytes", "Memory of the learned names and addresses", counts.bytes as u64);
+        let help = "Queries to trusted DNS servers from pods whose rules name domains";
+        self.counter("name_queries", help, queries);
+        self.counter("name_answers", "Answers to these queries about names that a rule of the pod names", answers);
+        self.counter("name_learned_addresses", "Addresses learned from these answers", addresses);
         let values = [("unasked", unasked), ("malformed", malformed), ("incomplete", incomplete), ("full", full)];
         let values = values.map(|(why, count)| (vec![("reason", why.to_owned())], Value::Count(count)));
         let help = "DNS messages and addresses from which nothing was learned, by reason";

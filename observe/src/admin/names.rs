@@ -36,7 +36,7 @@ fn write_names(out: &mut impl Write, told: &LearnedNames) -> io::Result<()> {
     table.write(out)?;
     let more = told.matching.saturating_sub(told.names.len());
     if more > 0 {
-        writeln!(out, "and {more} more")?;
+        writeln!(out, "and {more} more: --pod and --name select, one answer has at most 10,000")?;
     }
     let NameTotals { queries, answers, addresses, unasked, malformed, incomplete, full } = told.counters;
     writeln!(

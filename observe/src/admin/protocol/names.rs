@@ -15,7 +15,7 @@ pub struct NameFilter {
     /// The domain name, in lower case without a final dot. `None` for any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Maximum number of listed addresses. With 0, the answer has only counts.
+    /// Maximum number of listed addresses, up to 10,000. With 0, the answer has only counts.
     pub limit: usize,
 }
 
@@ -32,7 +32,8 @@ pub struct LearnedNames {
     pub grace_seconds: f64,
     /// Number of addresses that match the filter.
     pub matching: usize,
-    /// The first of these addresses in order of pod, name and address, at most `limit`.
+    /// The first of these addresses in order of pod, name and address, at most `limit` and 10,000. If `matching` is larger, the others are
+    /// left out.
     pub names: Vec<LearnedName>,
     /// Counts since the start of the vswitch's process.
     pub counters: NameTotals,

@@ -1,122 +1,19 @@
-//! Rules that name domains, with real resolvers and servers: which connections a DNS answer allows, and which stay denied.
+//! Rules that name domains, with a real DNS server: which connections an answer allows, and which stay denied.
 
-use std::fmt::Write as _;
+mod inheritance;
+mod resolvers;
+mod world;
+
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::e2e_services::{Endpoint, service};
-use crate::lab::lasting::inside;
-use crate::lab::netns::{Running, eventually};
-use crate::lab::{Lab, Pod};
+use serde_json::Value;
+
+use crate::e2e_monitor::Watcher;
+use crate::lab::lasting::{PATIENCE, answers, connect_to};
+use crate::lab::netns::eventually;
 use crate::require;
-
-/// The cluster addresses of the DNS Service.
-const DNS: &str = "10.96.0.10";
-const DNS6: &str = "fd96::10";
-
-/// The addresses of `www.example.com`, which belong to the machine outside.
-const WEB: &str = "203.0.113.1";
-const WEB6: &str = "2001:db8:1::1";
-
-/// The number of names below `many.example.org`, each with an address of its own.
-const MANY: u32 = 200;
-
-/// Returns the client's policy as YAML: the client may reach DNS and TCP port 80 of names that match `patterns`, and nothing else.
-fn names(patterns: &str) -> String {
-    format!(
-        "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: names}}\n\
-         spec: {{tier: Admin, priority: 10, subject: {{pods: {{podSelector: {{matchLabels: {{app: client}}}}}}}}, egress: [\
-         {{name: dns, action: Accept, to: [{{pods: {{podSelector: {{matchLabels: {{app: dns}}}}}}}}], \
-         protocols: [{{udp: {{destinationPort: {{number: 53}}}}}}, {{tcp: {{destinationPort: {{number: 53}}}}}}]}}, \
-         {{name: web, action: Accept, to: [{{domainNames: [{patterns}]}}], protocols: [{{tcp: {{destinationPort: {{number: 80}}}}}}]}}, \
-         {{name: rest, action: Deny, to: [{{networks: [0.0.0.0/0, '::/0']}}]}}]}}\n"
-    )
-}
-
-/// A lab with a client, the cluster's DNS server, and a world whose machine has all addresses of 203.0.113.0/24 and 2001:db8:1::/64.
-struct World {
-    lab: Lab,
-    _programs: Vec<Running>,
-}
-
-impl World {
-    fn new(patterns: &str) -> Self {
-        let mut lab = Lab::new();
-        lab.more_config = "services: {service_cidrs: [10.96.0.0/12, 'fd96::/64']}\nnames: {grace: 1s}\n".to_owned();
-        for name in ["client", "other", "dns"] {
-            lab.pod(name, &format!("{{app: {name}}}"));
-        }
-        lab.outside();
-        let outside = lab.outside.as_ref().unwrap();
-        for block in ["203.0.113.0/24", "2001:db8:1::/64"] {
-            outside.ip(&format!("route add local {block} dev lo"));
-        }
-        lab.more_config.push_str(
-            "routes: [{prefix: 203.0.113.0/24, via: 172.18.0.100, port: uplink}, \
-             {prefix: '2001:db8:1::/64', via: 'fd00:18::100', port: uplink}]\n",
-        );
-        let web = outside.serve("socat TCP6-LISTEN:80,fork,reuseaddr,ipv6-v6only=0 EXEC:cat", 80);
-        let mut line = format!(
-            "dnsmasq --keep-in-foreground --no-resolv --no-hosts --conf-file=/dev/null --pid-file --user=root --local-ttl=2 \
-             --address=/www.example.com/{WEB} --address=/www.example.com/{WEB6} --address=/evil.example.net/203.0.113.250 \
-             --host-record=cdn.example.net,203.0.113.240,60 --cname=alias.example.org,cdn.example.net,60"
-        );
-        for at in 0..MANY {
-            write!(line, " --address=/n{at}.many.example.org/203.0.113.{}", at + 2).unwrap();
-        }
-        for at in 0..100 {
-            write!(line, " --host-record=big.example.org,203.0.113.{at}").unwrap();
-        }
-        let dns = lab.get("dns").netns.serve(&line, 53);
-        let world = Self { lab, _programs: vec![web, dns] };
-        let text = world.objects(patterns);
-        let Self { mut lab, _programs } = world;
-        lab.start(&text);
-        Self { lab, _programs }
-    }
-
-    /// Returns, as YAML, the cluster's DNS Service and the client's policy with these patterns.
-    fn objects(&self, patterns: &str) -> String {
-        let endpoint = || Endpoint::of(self.lab.get("dns"), 53);
-        let of = |port: &str| service("kube-dns", [DNS, DNS6], "", port, &[endpoint()]);
-        let ports = "{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}";
-        let text = of(ports).replace("namespace: default", "namespace: kube-system");
-        let slices = "[{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]";
-        let text = text.replace("[{name: '', port: 53, protocol: UDP}]", slices);
-        format!("---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: kube-system}}\n{text}{}", names(patterns))
-    }
-
-    fn client(&self) -> &Pod {
-        self.lab.get("client")
-    }
-
-    fn connect(&self, address: &str) -> Option<TcpStream> {
-        let address: SocketAddr = match address.contains(':') {
-            true => format!("[{address}]:80").parse().unwrap(),
-            false => format!("{address}:80").parse().unwrap(),
-        };
-        let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(400));
-        let stream = inside(self.client(), connect).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-        Some(stream)
-    }
-
-    fn connects(&self, address: &str) -> bool {
-        self.connect(address).is_some_and(|mut stream| echoes(&mut stream))
-    }
-
-    /// Runs `dig +short` with these arguments in the client. Returns the lines of its output.
-    fn dig(&self, words: &str) -> Vec<String> {
-        let said = self.client().netns.exec(&format!("dig +short +time=2 +tries=2 {words}"));
-        said.lines().map(str::to_owned).collect()
-    }
-}
-
-fn echoes(stream: &mut TcpStream) -> bool {
-    let mut byte = [0];
-    stream.write_all(b"x").is_ok() && stream.read_exact(&mut byte).is_ok()
-}
+use world::{DNS, DNS6, MANY, WEB, WEB6, World, query};
 
 #[test]
 fn a_pod_reaches_what_it_has_resolved_and_nothing_else() {
@@ -139,18 +36,43 @@ fn a_pod_reaches_what_it_has_resolved_and_nothing_else() {
     for at in [0, 57, 99] {
         assert!(world.connects(&format!("203.0.113.{at}")), "{at}\n{}", world.lab.log());
     }
-    // What an operator asks.
+    // Nobody restricts another pod. A pod with the same rule has to ask for itself.
+    assert!(world.connect_from("other", WEB).is_some());
+    assert!(world.connect_from("twin", WEB).is_none(), "only the client has resolved it");
+    world.lab.get("twin").netns.exec(&format!("dig +short +time=2 +tries=2 @{DNS} www.example.com A"));
+    assert!(world.connect_from("twin", WEB).is_some(), "{}", world.lab.log());
+    world.lab.stop();
+}
+
+#[test]
+fn an_operator_sees_what_pods_have_resolved_and_the_tables_that_decide() {
+    require!("dnsmasq", "dig", "socat", "ss");
+    let mut world = World::new("www.example.com, '*.example.org'");
+    assert_eq!(world.dig(&format!("@{DNS} www.example.com A")), [WEB]);
+    assert_eq!(world.dig(&format!("@{DNS6} www.example.com AAAA")), [WEB6]);
     let (code, told) = world.lab.ask(&["names", "--pod", "default/client", "--name", "www.example.com"]);
     assert_eq!(code, Some(0));
     assert!(told.contains(WEB) && told.contains(WEB6) && told.contains("answers count from"), "{told}");
-    let (code, told) = world.lab.ask(&["explain", "--live", "--from", "default/client", "--to", WEB6, "--port", "80"]);
+    let explain = ["explain", "--live", "--from", "default/client", "--port", "80", "--to"];
+    let (code, told) = world.lab.ask(&[&explain[..], &[WEB6]].concat());
     assert!(code == Some(0) && told.contains("the pod has resolved www.example.com"), "{code:?} {told}");
-    let (code, told) =
-        world.lab.ask(&["explain", "--live", "--from", "default/client", "--to", "203.0.113.250", "--port", "80"]);
+    let (code, told) = world.lab.ask(&[&explain[..], &["203.0.113.250"]].concat());
     assert_eq!(code, Some(1), "{told}");
-    // Nobody restricts another pod, and what one pod has resolved opens nothing to others.
-    let other = world.lab.get("other");
-    assert!(other.netns.output(&format!("nc -z -w 2 {WEB} 80")).status.success());
+    // The table of both directions is that of the pod which opens the connection.
+    let (_, told) = world.lab.ask(&[&explain[..], &[WEB, "-o", "json"]].concat());
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let steps = told["walks"][0]["steps"].as_array().unwrap();
+    assert!(steps.len() == 2 && steps.iter().all(|step| step["table"] == "egress:default/client"), "{told:#}");
+    let (_, told) = world.lab.ask(&["tables"]);
+    assert!(told.contains("egress:default/client") && told.contains("egress:default/twin"), "{told}");
+    let (code, told) = world.lab.ask(&["tables", "--port", "egress:default/client"]);
+    assert!(code == Some(0) && told.contains("by name"), "{told}");
+    // The flow of a connection names the same table.
+    let monitor = Watcher::start(&world.lab, "monitor", &["monitor", "--port", "80", "-o", "json"]);
+    assert!(world.connects(WEB));
+    eventually("the flow is reported", || {
+        monitor.lines(&world.lab).iter().any(|line| line["flow"]["bulkhead"]["table"] == "egress:default/client")
+    });
     world.lab.stop();
 }
 
@@ -160,21 +82,57 @@ fn an_established_connection_outlives_the_answer_and_ends_with_the_rule() {
     let mut world = World::new("www.example.com");
     assert_eq!(world.dig(&format!("@{DNS} www.example.com A")), [WEB]);
     let mut stream = world.connect(WEB).expect("just resolved");
-    assert!(echoes(&mut stream));
+    assert!(answers(&mut stream));
     // TTL 2 s, grace 1 s, rounded up to the full second.
     std::thread::sleep(Duration::from_secs(5));
-    assert!(echoes(&mut stream), "an open connection goes on");
+    assert!(answers(&mut stream), "an open connection goes on");
     assert!(!world.connects(WEB), "a new one needs a new answer");
     // Other tables in which a rule still names the name, and some in which none does.
-    let apply = |world: &World, patterns: &str| {
-        let before = world.lab.count("the new state is in force");
-        world.lab.apply(&world.objects(patterns));
-        eventually("the new state is in force", || world.lab.count("the new state is in force") > before);
+    world.lab.apply(&world.objects("'*.example.com'"));
+    assert!(answers(&mut stream), "the rule still names it\n{}", world.lab.log());
+    world.lab.apply(&world.objects("other.example.net"));
+    assert!(!answers(&mut stream), "no rule names it any more");
+    world.lab.stop();
+}
+
+#[test]
+fn answers_on_a_connection_that_stays_open_count_whatever_its_segments() {
+    require!("dnsmasq", "socat", "ss");
+    let mut world = World::new("'*.many.example.org'");
+    let server = format!("{DNS}:53").parse().unwrap();
+    let mut stream = connect_to(world.client(), server, PATIENCE).unwrap();
+    let message = |at: u16| {
+        let query = query(at, &format!("n{at}.many.example.org"));
+        [&u16::try_from(query.len()).unwrap().to_be_bytes()[..], &query].concat()
     };
-    apply(&world, "'*.example.com'");
-    assert!(echoes(&mut stream), "the rule still names it\n{}", world.lab.log());
-    apply(&world, "other.example.net");
-    assert!(!echoes(&mut stream), "no rule names it any more");
+    let read = |stream: &mut std::net::TcpStream| {
+        let mut length = [0; 2];
+        stream.read_exact(&mut length).unwrap();
+        stream.read_exact(&mut vec![0; usize::from(u16::from_be_bytes(length))]).unwrap();
+    };
+    let address = |at: u16| format!("203.0.113.{}", at + 2);
+    // One after the other with pauses, and the message in two segments.
+    for at in 0..3 {
+        let message = message(at);
+        for part in [&message[..9], &message[9..]] {
+            stream.write_all(part).unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        read(&mut stream);
+        assert!(world.connects(&address(at)), "{at}\n{}", world.lab.log());
+    }
+    // Three in one segment.
+    assert!(!world.connects(&address(10)));
+    stream.write_all(&[message(10), message(11), message(12)].concat()).unwrap();
+    (0..3).for_each(|_| read(&mut stream));
+    assert!((10..13).all(|at| world.connects(&address(at))), "{}", world.lab.log());
+    // A rule changes meanwhile.
+    world.lab.apply(&world.objects("n20.many.example.org"));
+    for at in [20, 21] {
+        stream.write_all(&message(at)).unwrap();
+        read(&mut stream);
+    }
+    assert!(world.connects(&address(20)) && !world.connects(&address(21)), "{}", world.lab.log());
     world.lab.stop();
 }
 
@@ -182,46 +140,17 @@ fn an_established_connection_outlives_the_answer_and_ends_with_the_rule() {
 fn no_first_connection_of_a_resolver_and_its_client_is_denied() {
     require!("dnsmasq", "curl", "socat", "ss", "unshare");
     let mut world = World::new("'*.many.example.org'");
-    let file = world.lab.path("resolv.conf");
-    std::fs::write(&file, format!("nameserver {DNS}\n")).unwrap();
+    // What is counted below is there to be counted.
+    assert!(!world.connects("203.0.113.2"));
+    let denied = world.denied();
+    assert!(denied > 0);
     // glibc asks for both families at once; curl connects as soon as it has an address. The server's echo is no HTTP, hence exit code 1.
     let urls: Vec<String> = (0..MANY).map(|at| format!("http://n{at}.many.example.org/")).collect();
-    let loops = format!(
-        "mount --bind {} /etc/resolv.conf && for url in {}; do curl -s -m 3 --connect-timeout 1 $url > /dev/null; code=$?; \
-         test $code = 1 || echo $code $url; done",
-        file.display(),
+    let said = world.resolving(&format!(
+        "for url in {}; do curl -s -m 3 --connect-timeout 1 $url > /dev/null; code=$?; test $code = 1 || echo $code $url; done",
         urls.join(" ")
-    );
-    let said = world.client().netns.command("unshare", &["-m", "sh", "-c", &loops]).output().unwrap();
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    ));
     assert_eq!(said, "", "{}", world.lab.log());
-    let summary = world.lab.stop();
-    let denied = summary["dropped"]["policy_denied"].as_u64().unwrap_or_default();
-    assert_eq!(denied, 0, "{summary:#}");
-}
-
-#[test]
-fn what_pods_have_resolved_and_what_they_have_opened_by_name_outlives_a_killed_process() {
-    require!("dnsmasq", "dig", "socat", "ss");
-    let mut world = World::new("www.example.com, '*.example.org'");
-    // One address whose answer ends soon, with an open connection, and one that a cache may keep for long.
-    assert_eq!(world.dig(&format!("@{DNS} www.example.com A")), [WEB]);
-    let mut stream = world.connect(WEB).expect("just resolved");
-    assert!(echoes(&mut stream));
-    std::thread::sleep(Duration::from_secs(4));
-    for round in 0..3 {
-        assert_eq!(world.dig(&format!("@{DNS} alias.example.org A")).len(), 2);
-        let text = world.objects("www.example.com, '*.example.org'");
-        world.lab.kill();
-        world.lab.start(&text);
-        assert!(world.connects("203.0.113.240"), "round {round}: resolved before the kill\n{}", world.lab.log());
-        assert!(!world.connects(WEB), "its answer has ended");
-        assert!(echoes(&mut stream), "a rule still names the name of the open connection\n{}", world.lab.log());
-    }
-    // The name of the open connection is known across processes: it ends when no rule names it.
-    let before = world.lab.count("the new state is in force");
-    world.lab.apply(&world.objects("'*.example.org'"));
-    eventually("the new state is in force", || world.lab.count("the new state is in force") > before);
-    assert!(!echoes(&mut stream), "no rule names it any more");
+    assert_eq!(world.denied(), denied);
     world.lab.stop();
 }

@@ -148,6 +148,58 @@ fn hostile_packets_end_in_counted_drops() {
     });
 }
 
+/// The packets of the capture `names`: DNS over UDP and TCP, with the connections that it allows.
+fn conversations() -> Vec<(u64, LinkType, Vec<u8>)> {
+    let file = fs::File::open(root().join("pcaps/names/in.pcap")).unwrap();
+    let (mut reader, mut packets) = (CaptureReader::new("names", file).unwrap(), Vec::new());
+    while let Some(packet) = reader.next_packet().unwrap() {
+        packets.push((packet.time, packet.link, packet.data.to_vec()));
+    }
+    packets
+}
+
+#[test]
+fn hostile_dns_teaches_a_pod_no_name_that_its_rules_do_not_name() {
+    let text = fs::read_to_string(root().join("pcaps/names/state.yaml")).unwrap();
+    let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
+    pipeline.resync(load_text("state.yaml", &text, Strictness::Strict).unwrap().objects).unwrap();
+    let names = bulkhead_answers::run::NameSettings::default();
+    let loaded = bulkhead_answers::run::node_snapshot(&pipeline, &[], &Settings::default(), "node-1", &names);
+    let (snapshot, _) = loaded.unwrap();
+    let (conversations, uplink) = (conversations(), snapshot.port_named("uplink").unwrap());
+    let owner = |address: IpAddr| snapshot.owner(address).unwrap_or(uplink);
+    let sender = |frame: &[u8]| owner(<[u8; 4]>::try_from(&frame[26..30]).unwrap().into());
+    let ports = ["10.244.1.2", "10.244.1.3", "10.244.1.4", "192.0.2.10"].map(|own| owner(own.parse().unwrap()));
+    let [learned, malformed, unasked] = [const { AtomicU64::new(0) }; 3];
+    bolero::check!().with_type::<Vec<(u8, u8, Vec<Edit>)>>().with_test_time(duration()).for_each(|script| {
+        let mut worker = worker(false);
+        let mut judge = |time, link, frame: &[u8], in_port| {
+            let packet = Packet { frame, wire_len: frame.len(), link, in_port, time };
+            worker.process(&snapshot, &[packet], &mut [Outcome::UNJUDGED]);
+        };
+        for (at, (time, link, frame)) in conversations.iter().enumerate() {
+            // A damaged copy comes first, from its own port or another.
+            for (_, port, edits) in script.iter().filter(|(place, ..)| usize::from(*place) % conversations.len() == at)
+            {
+                let in_port = ports.get(usize::from(*port)).copied().unwrap_or_else(|| sender(frame));
+                judge(*time, *link, &edited(frame, edits), in_port);
+            }
+            judge(*time, *link, frame, sender(frame));
+        }
+        assert_conservation(&worker);
+        worker.learned().for_each(0, |_, name, _, _| {
+            learned.fetch_add(1, Ordering::Relaxed);
+            assert!(name == "api.example.com" || name.ends_with(".models.example.org"), "{name}");
+        });
+        let counters = worker.name_counters();
+        malformed.fetch_add(counters.malformed, Ordering::Relaxed);
+        unasked.fetch_add(counters.unasked, Ordering::Relaxed);
+    });
+    for (count, what) in [(learned, "addresses"), (malformed, "malformed messages"), (unasked, "unasked answers")] {
+        assert!(count.into_inner() > 0, "no {what}");
+    }
+}
+
 /// Words of filters, and separators between them.
 const FILTER_WORDS: [&str; 32] = [
     "host",

@@ -70,7 +70,11 @@ pub fn echo(pod: &Pod, port: u16) {
 
 /// Opens a TCP connection to a pod. `patience` limits the connect and each read.
 pub fn connect(from: &Pod, to: &Pod, port: u16, patience: Duration) -> std::io::Result<TcpStream> {
-    let address: SocketAddr = format!("{}:{port}", to.v4).parse().unwrap();
+    connect_to(from, SocketAddr::new(to.v4.parse().unwrap(), port), patience)
+}
+
+/// Opens a TCP connection to any address.
+pub fn connect_to(from: &Pod, address: SocketAddr, patience: Duration) -> std::io::Result<TcpStream> {
     let stream = inside(from, || TcpStream::connect_timeout(&address, patience))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(patience))?;

@@ -142,11 +142,11 @@ impl World {
 pub(super) fn dnsmasq(_lab: &Lab) -> String {
     let mut line = format!(
         "dnsmasq --keep-in-foreground --no-resolv --no-hosts --conf-file=/dev/null --pid-file --user=root --local-ttl=2 \
-         --address=/www.example.com/{WEB} --address=/www.example.com/{WEB6} --address=/evil.example.net/203.0.113.250 \
+         --local=/example.org/ --address=/www.example.com/{WEB} --address=/www.example.com/{WEB6} --address=/evil.example.net/203.0.113.250 \
          --host-record=cdn.example.net,203.0.113.240,60 --cname=alias.example.org,cdn.example.net,60"
     );
     for at in 0..MANY {
-        write!(line, " --address=/n{at}.many.example.org/203.0.113.{}", at + 2).unwrap();
+        write!(line, " --host-record=n{at}.many.example.org,203.0.113.{},2", at + 2).unwrap();
     }
     for at in 0..LONG {
         write!(line, " --host-record=k{at}.long.example.org,203.0.113.{},3600", at + 2).unwrap();

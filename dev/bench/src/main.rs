@@ -19,6 +19,7 @@
 mod args;
 mod cluster;
 mod frames;
+mod memory_ports;
 mod names;
 mod nodes;
 mod pipeline;

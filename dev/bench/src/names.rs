@@ -18,15 +18,18 @@ mod memory;
 mod node;
 mod packets;
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::ensure;
-use bulkhead_dataplane::{Affinity, Judged, SessionConfig, Snapshot, Verdict, Worker, WorkerConfig};
+use anyhow::{Context, ensure};
+use bulkhead_dataplane::{Affinity, Judged, SessionConfig, SessionStore, Snapshot, Verdict, Worker, WorkerConfig};
 use serde_json::json;
 
 use crate::args::{Names, NamesRow};
+use crate::memory_ports::CAPACITY;
 use crate::rows::{self, Row};
 use crate::table::Line;
+use crate::testbed::folder::Folder;
 use node::Node;
 use packets::Frame;
 
@@ -42,8 +45,8 @@ const GRACE: u64 = 30 * SECOND;
 const STEPS_PER_SWEEP: u32 = 500;
 /// Number of workers in the rows `connections` and `forged`.
 const WORKERS: usize = 4;
-/// The workers' capacity in sessions: the default of VPP and of a live vswitch.
-const CAPACITY: usize = 500_000;
+/// A folder in memory, for the files of names and sessions: `/run` of a live vswitch is a tmpfs too.
+const MEMORY: &str = "/dev/shm";
 
 /// Settings of all rows.
 struct Bench {
@@ -110,9 +113,25 @@ impl Judge {
         Self { worker, judged: Vec::new() }
     }
 
-    /// Creates [`WORKERS`] workers that share the table of learned names. `affinity` selects each packet's worker.
-    fn team(affinity: &Affinity) -> anyhow::Result<Vec<Self>> {
-        Ok(Worker::team(config(), WORKERS, affinity)?.into_iter().map(Self::new).collect())
+    /// Creates workers that share the table of learned names, and keep names and sessions in files like those of a live vswitch. `affinity`
+    /// selects each packet's worker.
+    ///
+    /// # Errors
+    /// If the files cannot be written to [`MEMORY`].
+    fn team(workers: usize, affinity: &Affinity, snapshot: &Snapshot) -> anyhow::Result<Vec<Self>> {
+        // The files stay mapped after their folder is removed.
+        let folder = Folder::new_in(Path::new(MEMORY))?;
+        let mut store = SessionStore::open(&folder.path("sessions"))?;
+        let team = Worker::team_in(&mut store, config(), workers, affinity, snapshot, BEGIN)?;
+        Ok(team.into_iter().map(Self::new).collect())
+    }
+
+    /// Creates one worker like those of [`Judge::team`].
+    ///
+    /// # Errors
+    /// As for [`Judge::team`].
+    fn alone(snapshot: &Snapshot) -> anyhow::Result<Self> {
+        Self::team(1, &Affinity::new(), snapshot)?.pop().context("a team of one has a worker")
     }
 
     /// Judges one packet, as a burst of its own, at a time in nanoseconds since 1970. Returns the result.

@@ -36,6 +36,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use crate::args::Format;
+use crate::memory_ports::CAPACITY;
 use engine::Engine;
 use measure::{Measured, Subject};
 use node::Node;
@@ -156,9 +157,6 @@ impl Spread {
         }
     }
 }
-
-/// VPP's default capacity, and that of live workers: the table stays this large even for few flows.
-const CAPACITY: usize = 500_000;
 
 /// Settings of all workers.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ fn no_first_connection_is_denied_and_no_forged_answer_opens_an_address() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     println!("{report:#}");
     let lines = report["lines"].as_array().unwrap();
-    for (row, count) in [("memory", 4), ("connections", 1), ("forged", 1), ("latency", 3)] {
+    for (row, count) in [("memory", 5), ("connections", 1), ("forged", 1), ("latency", 3)] {
         let of: Vec<&Value> = lines.iter().filter(|line| line["row"] == row).collect();
         assert_eq!(of.len(), count, "{row}: {of:#?}");
         assert!(of.iter().all(|line| line["value"].is_number()), "{report:#}");
@@ -25,6 +25,7 @@ fn no_first_connection_is_denied_and_no_forged_answer_opens_an_address() {
     }
     let detail = |row: &str| &lines.iter().find(|line| line["row"] == row).unwrap()["detail"];
     assert_eq!(detail("memory")["holdings"], 100 * 70 * 3);
+    assert!(lines.iter().filter(|line| line["row"] == "memory").all(|line| line["met"].is_null()), "{report:#}");
     assert!(detail("connections")["on_another_thread"].as_u64() > Some(0), "{report:#}");
     let kinds = detail("forged")["kinds"].as_object().unwrap();
     assert!(kinds.len() == 7 && kinds.values().all(|kind| kind["forged"] == 100), "{kinds:#?}");

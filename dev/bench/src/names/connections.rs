@@ -141,7 +141,7 @@ fn run(shared: &Shared<'_>) -> anyhow::Result<Vec<Tally>> {
     };
     let mut pods = vec![Vec::new(); WORKERS];
     Pod::all().for_each(|pod| pods[owner(pod)].push(pod));
-    let threads = (0..).zip(Judge::team(shared.affinity)?).zip(receivers).zip(pods);
+    let threads = (0..).zip(Judge::team(WORKERS, shared.affinity, &shared.node.named)?).zip(receivers).zip(pods);
     let threads: Vec<Thread<'_>> = threads
         .map(|(((number, judge), inbox), pods)| Thread {
             number,

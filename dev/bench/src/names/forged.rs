@@ -85,7 +85,7 @@ pub(super) fn forged(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let affinity = Affinity::new();
     let mut forging = Forging {
         node: &bench.node,
-        team: Judge::team(&affinity)?,
+        team: Judge::team(WORKERS, &affinity, &bench.node.named)?,
         affinity,
         random: Random(0x9e37_79b9_7f4a_7c15),
         frame: Frame::new(),

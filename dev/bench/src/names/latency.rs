@@ -6,12 +6,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use bulkhead_dataplane::{Received, Snapshot, Verdict, Worker};
+use bulkhead_dataplane::{Received, Snapshot, Verdict};
 use serde_json::{Value, json};
 
 use super::node::{ADDRESSES, ANSWERED, NAMES, Node, PODS, Pod, turned};
 use super::packets::{Frame, Question, sport};
-use super::{Bench, Judge, STEPS_PER_SWEEP, config, time_of};
+use super::{Bench, Judge, STEPS_PER_SWEEP, time_of};
 use crate::random::Random;
 use crate::table::{Goal, Line, digits, median, percentile};
 
@@ -54,8 +54,8 @@ struct Round {
 
 pub(super) fn latency(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let asking = Asking { node: &bench.node, random: Random(0x9e37_79b9_7f4a_7c15), step: 0 };
-    let judge = || Worker::try_new(config()).map(Judge::new);
-    let mut subjects = Subjects { asking, named: judge()?, plain: judge()? };
+    let Node { named, plain, .. } = &bench.node;
+    let mut subjects = Subjects { asking, named: Judge::alone(named)?, plain: Judge::alone(plain)? };
     subjects.round(WARM_UP.min(bench.answers))?;
     let rounds = (0..bench.rounds).map(|_| subjects.round(bench.answers)).collect::<anyhow::Result<Vec<_>>>()?;
     let counters = subjects.named.worker.name_counters();

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use bulkhead_classifier::{
     Action, AddressSet, OriginId, PortRange, Rule, Service, ServiceSet, Services, Tables, protocol,
 };
-use bulkhead_dataplane::{Holder, Link, Names, PortConfig, PortId, PortKind, Routes, Snapshot, TableId};
+use bulkhead_dataplane::{Holder, Names, PortId, PortKind, Routes, Snapshot, TableId};
 use ipnet::{IpNet, Ipv4Net};
 
 use super::GRACE;
-use super::packets::{Name, Record, own_mac, peer_mac};
+use super::packets::{Name, Record};
+use crate::memory_ports::port;
 use crate::random::Random;
 
 /// Number of pods with a rule that names domains.
@@ -97,11 +98,13 @@ impl Node {
         let names: Vec<Name> = (0..NAMES).map(|at| Name::new(&format!("service-{at}.example.com"))).collect();
         let host = Ipv4Addr::new(192, 168, 0, 1);
         let mut ports = vec![
-            port(UPLINK, "uplink", PortKind::Uplink, None),
-            port(PortId(1), "host", PortKind::Host, Some(host)),
-            port(FORGER_PORT, "bench/forger", PortKind::Pod, Some(*FORGER.ip())),
+            port(UPLINK, "uplink", PortKind::Uplink, None, OPEN),
+            port(PortId(1), "host", PortKind::Host, Some(host), OPEN),
+            port(FORGER_PORT, "bench/forger", PortKind::Pod, Some(*FORGER.ip()), OPEN),
         ];
-        ports.extend(Pod::all().map(|pod| port(pod.port(), &name_of(pod), PortKind::Pod, Some(pod.address()))));
+        // All packets to the pods are allowed, also forged answers.
+        let of_pod = |pod: Pod| port(pod.port(), &name_of(pod), PortKind::Pod, Some(pod.address()), OPEN);
+        ports.extend(Pod::all().map(of_pod));
         let tables =
             vec![Arc::new(Tables::build(vec![Rule::any(Action::Allow, OriginId(0))])?), Arc::new(table(&names)?)];
         let of_ports = (0..)
@@ -127,18 +130,6 @@ impl Node {
 
 fn name_of(pod: Pod) -> String {
     format!("bench/pod-{}", pod.0)
-}
-
-fn port(id: PortId, name: &str, kind: PortKind, address: Option<Ipv4Addr>) -> PortConfig {
-    PortConfig {
-        addresses: address.map(IpAddr::from).into_iter().collect(),
-        // Many machines are behind the uplink.
-        mac: address.map(|_| peer_mac(id)),
-        // All packets to the pod are allowed, also forged answers.
-        egress: Some(OPEN),
-        link: Some(Link { mac: own_mac(id), mtu: 1500 }),
-        ..PortConfig::new(name, kind)
-    }
 }
 
 /// Returns the pods' egress table, which allows DNS and all packets to addresses of these names, and nothing else.

@@ -6,6 +6,7 @@ use bulkhead_dataplane::wire::{ethernet, ipv4, protocol, tcp, udp};
 use bulkhead_dataplane::{PortId, Received};
 
 use super::node::{Pod, SERVER, UPLINK};
+use crate::memory_ports::{own_mac, peer_mac};
 
 /// Port of all servers that pods connect to.
 const HTTPS: u16 = 443;
@@ -175,19 +176,4 @@ impl Frame {
 /// have ended.
 pub(super) fn sport(step: u32) -> u16 {
     u16::try_from(FIRST_SPORT + step % SPORTS).expect("the highest port is below 65,536")
-}
-
-/// Returns the MAC address of the vswitch's end of a port.
-pub(super) const fn own_mac(port: PortId) -> [u8; 6] {
-    mac(1, port)
-}
-
-/// Returns the MAC address of the peer's end of a port.
-pub(super) const fn peer_mac(port: PortId) -> [u8; 6] {
-    mac(2, port)
-}
-
-const fn mac(end: u8, port: PortId) -> [u8; 6] {
-    let [high, low] = port.0.to_be_bytes();
-    [2, 0, 0, end, high, low]
 }

@@ -5,14 +5,13 @@
 //! ```
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::ensure;
 
 use super::{kernel, vswitch};
 use crate::testbed::net::{Netns, batch};
 use crate::testbed::traffic::reach;
-use crate::testbed::vswitch::Vswitch;
+use crate::testbed::vswitch::{SETTLING, Vswitch};
 
 /// One of the compared ways between pods of two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +105,6 @@ impl Offloads {
         }
     }
 }
-
-/// The longest time to wait until a vswitch has replaced its filters by links. It takes about two seconds; a kernel before Linux 6.6 has no
-/// links.
-const SETTLING: Duration = Duration::from_secs(5);
 
 /// The features that [`Offloads::Off`] turns off. Receive offload is off by default for a veth.
 const FEATURES: [&str; 4] = ["tso", "gso", "tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"];
@@ -217,7 +212,6 @@ impl Pair {
         }
         for vswitch in pair.nodes.iter_mut().filter_map(|node| node.vswitch.as_mut()) {
             vswitch.wait_until_ready(vswitch::PATIENCE)?;
-            // What the start does in the background would slow the first seconds down.
             vswitch.wait_for_links(SETTLING);
         }
         reach(pair.client(), &pair.address())?;

@@ -8,12 +8,12 @@ use bulkhead_classifier::{
 };
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::{
-    Backend, BackendList, Backends, Link, PortConfig, PortId, PortKind, Routes, ServicePort, Snapshot, TableId, Vip,
-    VipEntry,
+    Backend, BackendList, Backends, PortId, PortKind, Routes, ServicePort, Snapshot, TableId, Vip, VipEntry,
 };
 use ipnet::{IpNet, Ipv4Net};
 
 use super::traffic::{BACKEND, DESTINATION, DPORT};
+use crate::memory_ports::{own_mac, peer_mac, port};
 use crate::random::Random;
 
 /// The snapshot, and each port's MAC addresses for sent packets.
@@ -33,35 +33,18 @@ impl Node {
         let open = Tables::build(vec![Rule::any(Action::Allow, OriginId(0))])?;
         let server = if is_translated { BACKEND } else { (DESTINATION, DPORT) };
         let policy = Tables::build(mixed_rules(rules, server.1))?;
-        let port = |name: &str, kind, address: Option<Ipv4Addr>, number: u8, table| PortConfig {
-            name: name.into(),
-            kind,
-            addresses: address.map(IpAddr::from).into_iter().collect(),
-            // The MAC address of the machine behind the port, so that no neighbour must be resolved. The uplink has many.
-            mac: address.map(|_| peer_mac(number)),
-            egress: Some(TableId(table)),
-            ingress: None,
-            audit: None,
-            hairpin: None,
-            hairpin_table: None,
-            named_table: None,
-            named_audit: None,
-            link: Some(Link { mac: own_mac(number), mtu: 1500 }),
-            is_gone: false,
-            shares_host: false,
-        };
         let host = Ipv4Addr::new(192, 168, 0, 1);
         let ports = vec![
-            port("uplink", PortKind::Uplink, None, 0, 0),
-            port("host", PortKind::Host, Some(host), 1, 0),
-            port("bench/server", PortKind::Pod, Some(server.0), 2, 1),
+            port(Self::UPLINK, "uplink", PortKind::Uplink, None, TableId(0)),
+            port(PortId(1), "host", PortKind::Host, Some(host), TableId(0)),
+            port(Self::POD, "bench/server", PortKind::Pod, Some(server.0), TableId(1)),
         ];
         let routes = [
             (IpNet::from(Ipv4Net::default()), Self::UPLINK),
             (IpNet::from(IpAddr::from(host)), PortId(1)),
             (IpNet::from(IpAddr::from(server.0)), Self::POD),
         ];
-        let addresses = (0..3u8).map(|number| rewrite::addresses(peer_mac(number), own_mac(number))).collect();
+        let addresses = (0..3).map(PortId).map(|id| rewrite::addresses(peer_mac(id), own_mac(id))).collect();
         let snapshot = Snapshot::new(1, ports, vec![Arc::new(open), Arc::new(policy)], Routes::new(routes)?)?;
         let snapshot = snapshot.with_services(is_translated.then(|| Arc::new(services_of(server))));
         Ok(Self { snapshot, addresses, is_translated })
@@ -80,16 +63,6 @@ fn services_of((address, port): (Ipv4Addr, u16)) -> bulkhead_dataplane::Services
     let entry = VipEntry { port: 0, inside, outside, is_ranged: false, rewrites_all: false };
     services.set_vip(Vip { address: DESTINATION.into(), protocol: protocol::UDP, port: DPORT }, Some(entry));
     services
-}
-
-/// Returns the MAC address of the vswitch's end of a port.
-const fn own_mac(port: u8) -> [u8; 6] {
-    [2, 0, 0, 0, 1, port]
-}
-
-/// Returns the MAC address of the peer's end of a port.
-const fn peer_mac(port: u8) -> [u8; 6] {
-    [2, 0, 0, 0, 2, port]
 }
 
 /// Returns rules of about thirty shapes that match no packet of the benchmark, then one that matches. Sources lie in 172.16/12, with a

@@ -31,8 +31,16 @@ impl Folder {
     /// # Errors
     /// If the folder cannot be created.
     pub(crate) fn new() -> anyhow::Result<Self> {
+        Self::new_in(&std::env::temp_dir())
+    }
+
+    /// Creates a folder in another one than that for temporary files.
+    ///
+    /// # Errors
+    /// If the folder cannot be created.
+    pub(crate) fn new_in(parent: &Path) -> anyhow::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let path = std::env::temp_dir().join(format!("{}{}", prefix(), NEXT.fetch_add(1, Ordering::Relaxed)));
+        let path = parent.join(format!("{}{}", prefix(), NEXT.fetch_add(1, Ordering::Relaxed)));
         remains().folders.insert(path.clone());
         std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))

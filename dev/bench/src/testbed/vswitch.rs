@@ -19,6 +19,9 @@ pub(crate) struct Vswitch {
     folder: Folder,
 }
 
+/// The longest time to wait until a vswitch of a few pods has replaced its filters by links. It takes two seconds, on a busy machine more.
+pub(crate) const SETTLING: Duration = Duration::from_secs(10);
+
 impl Vswitch {
     /// Returns the program at `path`, whose `config.yaml` is in `folder`. Does not start it.
     pub(crate) const fn new(path: PathBuf, folder: Folder) -> Self {
@@ -73,8 +76,12 @@ impl Vswitch {
         Ok(())
     }
 
-    /// Waits, at most for `patience`, until the program logs that it is attached by links. It replaces filters by links in the background.
+    /// Waits, at most for `patience`, until the program logs that it is attached by links. It replaces filters by links in the background,
+    /// which would slow the first seconds down. Returns at once on a kernel without links.
     pub(crate) fn wait_for_links(&self, patience: Duration) {
+        if !has_tcx() {
+            return;
+        }
         let (log, started) = (self.folder.path("log"), Instant::now());
         let has_links =
             || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("programs are attached by tcx links"));
@@ -112,4 +119,11 @@ impl Vswitch {
     pub(crate) fn kill(&mut self) {
         self.running = None;
     }
+}
+
+/// Whether the kernel attaches programs to interfaces by links: Linux 6.6 added tcx. True if its release cannot be read.
+fn has_tcx() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.trim().parse::<u32>().ok());
+    numbers.next().zip(numbers.next()).is_none_or(|release| release >= (6, 6))
 }

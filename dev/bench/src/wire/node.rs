@@ -16,7 +16,7 @@ use super::vswitch::{Known, Port, configure};
 use crate::testbed::folder::Folder;
 use crate::testbed::net::{Netns, batch};
 use crate::testbed::programs::run;
-use crate::testbed::vswitch::Vswitch;
+use crate::testbed::vswitch::{SETTLING, Vswitch};
 use crate::{policy, services};
 
 /// The pod that the policy isolates.
@@ -157,7 +157,11 @@ impl Node {
         match way {
             Way::Vswitch | Way::Before => {
                 let vswitch = node.configure(program)?;
-                node.vswitch.insert(vswitch).start(&node.netns, patience)?;
+                let vswitch = node.vswitch.insert(vswitch);
+                vswitch.start(&node.netns, patience)?;
+                if program.attach == Attach::Tc {
+                    vswitch.wait_for_links(SETTLING);
+                }
             }
             Way::Policy | Way::Services => {
                 node.route()?;

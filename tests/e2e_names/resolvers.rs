@@ -65,7 +65,7 @@ fn unbound_teaches_pods_over_udp_and_tcp() {
 }
 
 #[test]
-fn no_first_connection_with_musl_is_denied_whoever_serves() {
+fn no_first_connection_with_musl_is_denied_with_either_server() {
     require!("dnsmasq", "unbound", "musl-gcc", "socat", "ss", "unshare");
     for server in [dnsmasq, unbound] {
         let mut world = World::with("'*.many.example.org'", "1s", server);

@@ -48,8 +48,8 @@ pub(super) fn query(id: u16, name: &str) -> Vec<u8> {
     message
 }
 
-/// A lab with pods `client` and `twin`, whose rule names domains, a pod `other` without rules, and the cluster's DNS server in pod `dns`. The
-/// machine outside has all addresses of 203.0.113.0/24 and 2001:db8:1::/64, with an echo server on port 80.
+/// A lab with pods `client` and `twin`, whose rule names domains, a pod `other` without rules, and the cluster's DNS server in pod `dns`.
+/// The machine outside has all addresses of 203.0.113.0/24 and 2001:db8:1::/64, with an echo server on port 80.
 pub(super) struct World {
     pub(super) lab: Lab,
     _programs: Vec<Running>,

@@ -12,8 +12,8 @@ use crate::observer::Observation;
 /// Maximum number of addresses in one answer.
 const MOST: usize = 10_000;
 
-/// Returns the addresses that pods have learned, are still valid and match the filter: of all these, their number and the first by pod, name
-/// and address, at most `filter.limit` and [`MOST`].
+/// Returns the valid addresses that pods have learned and that match the filter: their number, and the first by pod, name and address, at
+/// most `filter.limit` and [`MOST`].
 pub(super) fn list(now: &Observation, filter: &NameFilter) -> LearnedNames {
     let pods = holders(&now.snapshot);
     let (mut matching, mut first) = (0, First { most: filter.limit.min(MOST), rows: BinaryHeap::new() });

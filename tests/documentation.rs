@@ -276,8 +276,15 @@ fn completions_know_every_subcommand_and_the_shell_takes_them() {
 
 #[test]
 fn every_file_of_tests_is_a_module_of_its_crates_one_program() {
-    for folder in ["dev/bench/tests", "classifier/tests", "cluster/tests", "control/tests", "dataplane/tests", "tests"]
-    {
+    for folder in [
+        "dev/bench/tests",
+        "classifier/tests",
+        "cluster/tests",
+        "control/tests",
+        "dataplane/tests",
+        "hello/tests",
+        "tests",
+    ] {
         let folder = root().join(folder);
         let all = fs::read_to_string(folder.join("all.rs")).unwrap();
         let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());

@@ -10,11 +10,12 @@ use crate::circles;
 use crate::step::root;
 
 /// Forbidden dependencies of each crate, direct or indirect.
-const NEVER: [(&str, &[&str]); 4] = [
+const NEVER: [(&str, &[&str]); 5] = [
     ("bulkhead-answers", &["tokio", "hyper", "rustls", "kube", "prost", "ratatui"]),
     ("bulkhead-control", &["tokio", "hyper", "rustls", "kube", "bulkhead-dataplane"]),
     ("bulkhead-dataplane", &["tokio", "hyper", "rustls", "bulkhead-control"]),
     ("bulkhead-classifier", &["tokio", "bulkhead-control", "bulkhead-dataplane"]),
+    ("bulkhead-hello", &["tokio", "rustls", "bulkhead-classifier", "bulkhead-control", "bulkhead-dataplane"]),
 ];
 
 /// Prints each budget. Returns whether all limits are kept.

@@ -1,0 +1,228 @@
+//! Hellos over TCP.
+
+use bulkhead_hello::tls::Stream;
+use bulkhead_hello::{MAX_HELLO, MAX_PIECES, Reading};
+use proptest::prelude::*;
+
+use crate::builder::{
+    self, ECH, KEY_SHARE, SERVER_NAME, client_bytes, hello, message, name, named, names, recorded, records, vector,
+};
+
+/// Returns the reading of segments, each with its offset.
+fn read<'a>(segments: impl IntoIterator<Item = (usize, &'a [u8])>) -> Reading {
+    let mut stream = Stream::default();
+    for (offset, data) in segments {
+        stream.take(offset.try_into().unwrap(), data);
+    }
+    stream.reading().clone()
+}
+
+fn whole(bytes: &[u8]) -> Reading {
+    read([(0, bytes)])
+}
+
+/// Returns the reading of a ClientHello in one record.
+fn of_message(bytes: &[u8]) -> Reading {
+    whole(&records(bytes, 16_384))
+}
+
+#[test]
+fn hellos_of_real_clients_are_read() {
+    for client in ["openssl", "curl", "node"] {
+        assert_eq!(whole(&recorded(client)[0]), name("www.example.com"), "{client}");
+    }
+    // A post-quantum key share makes it long, and the extension for an encrypted hello has no meaning.
+    let chromium = recorded("chromium").remove(0);
+    assert!(chromium.len() > 1700);
+    assert_eq!(whole(&chromium), Reading::Name { name: "www.example.com".into(), has_ech: true });
+    for record in [None, Some(32), Some(100)] {
+        assert_eq!(whole(&client_bytes(record, "API.Example.com")), name("api.example.com"), "records of {record:?}");
+    }
+}
+
+#[test]
+fn the_name_is_in_lower_case_without_a_final_dot() {
+    for (sent, read) in
+        [("Example.COM", "example.com"), ("a.b.", "a.b"), ("localhost", "localhost"), ("_x-1.y", "_x-1.y")]
+    {
+        assert_eq!(of_message(&named(sent)), name(read), "{sent}");
+    }
+    for bad in
+        ["", ".", "a..b", ".a", "a.b..", "a b", "a\0.b", "b\u{fc}cher.de", "a/b", "*.b", "[::1]", &"a".repeat(64)]
+    {
+        assert_eq!(of_message(&named(bad)), Reading::Malformed, "{bad:?}");
+    }
+    let longest = ["a".repeat(63), "b".repeat(63), "c".repeat(63), "d".repeat(61)].join(".");
+    assert_eq!(of_message(&named(&longest)), name(&longest));
+    assert_eq!(of_message(&named(&(longest + "d"))), Reading::Malformed);
+}
+
+#[test]
+fn an_encrypted_hello_shows_its_outer_name() {
+    let outer = (SERVER_NAME, names(&[b"front.example"]));
+    let expected = Reading::Name { name: "front.example".into(), has_ech: true };
+    assert_eq!(of_message(&hello(&[outer.clone(), (ECH, vec![0; 99])])), expected);
+    assert_eq!(of_message(&hello(&[(ECH, vec![0; 99]), outer.clone()])), expected);
+    assert_eq!(of_message(&hello(&[(ECH, vec![]), outer, (ECH, vec![])])), Reading::Malformed);
+}
+
+#[test]
+fn a_hello_may_have_no_name() {
+    assert_eq!(of_message(&hello(&[])), Reading::NoName);
+    assert_eq!(of_message(&hello(&[(KEY_SHARE, vec![1; 1216]), (ECH, vec![])])), Reading::NoName);
+    assert_eq!(of_message(&message(&builder::start())), Reading::NoName);
+}
+
+#[test]
+fn what_servers_may_understand_differently_is_malformed() {
+    let host = |name: &[u8]| (SERVER_NAME, names(&[name]));
+    let bad_names = [
+        vec![],
+        vector(2, &[]),
+        names(&[b"a.b", b"c.d"]),
+        [names(&[b"a.b"]), vec![0]].concat(),
+        vector(2, &[&[1][..], &vector(2, b"a.b")].concat()),
+        vector(2, &[0, 0, 9, b'a']),
+    ];
+    for data in bad_names {
+        assert_eq!(of_message(&hello(&[(SERVER_NAME, data.clone())])), Reading::Malformed, "{data:?}");
+    }
+    assert_eq!(of_message(&hello(&[host(b"a.b"), host(b"a.b")])), Reading::Malformed, "two extensions");
+    let body = |end: &[u8]| message(&[&builder::start()[..], end].concat());
+    for end in [&[0][..], &[0, 1], &[0, 0, 0], &[0, 3, 0, 0, 0], &[0, 4, 0, 0, 0, 9]] {
+        assert_eq!(of_message(&body(end)), Reading::Malformed, "{end:?}");
+    }
+    assert_eq!(of_message(&message(&[3; 20])), Reading::Malformed, "a short body");
+    assert_eq!(of_message(&[2, 0, 0, 1, 0]), Reading::Malformed, "a ServerHello");
+    // Records of other kinds and empty ones.
+    let hello = named("a.b");
+    let (first, rest) = hello.split_at(20);
+    for between in
+        [&b"\x17\x03\x03\0\x01x"[..], b"\x14\x03\x03\0\x01\x01", b"\x16\x03\x03\0\0", b"\x16\x03\x03\x40\x01x"]
+    {
+        let bytes = [&records(first, 99), between, &records(rest, 999)].concat();
+        assert_eq!(whole(&bytes), Reading::Malformed, "{between:?}");
+    }
+}
+
+#[test]
+fn other_protocols_are_known_from_their_first_bytes() {
+    for bytes in
+        [&b"GET / HTTP/1.1"[..], b"SSH-2.0", b"\x16\x02", b"\x80\x2e\x01\x03\x01", b"\x15\x03\x01\0\x02", b"\0"]
+    {
+        assert_eq!(whole(bytes), Reading::NotTls, "{bytes:?}");
+        assert_eq!(read([(0, bytes), (0, &records(&named("a.b"), 999)[..])]), Reading::NotTls, "it is final");
+    }
+}
+
+#[test]
+fn bytes_in_any_pieces_and_any_order_give_the_same_name() {
+    for bytes in [records(&named("www.example.com"), 16_384), records(&named("www.example.com"), 7)] {
+        let (expected, len) = (name("www.example.com"), bytes.len());
+        for first in 0..=len {
+            let (a, b) = bytes.split_at(first);
+            assert_eq!(read([(0, a), (first, b)]), expected, "divided at {first}");
+            assert_eq!(read([(first, b), (0, a)]), expected, "divided at {first}, the last part first");
+            // Truncated: no name, however it was divided.
+            if first < len {
+                assert_eq!(read([(0, a)]), Reading::NeedMore, "cut at {first}");
+            }
+            for second in (first..=len).step_by(5) {
+                let parts = [(0, a), (first, &bytes[first..second]), (second, &bytes[second..])];
+                for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+                    assert_eq!(read(order.map(|at| parts[at])), expected, "{first}, {second}, {order:?}");
+                }
+            }
+        }
+        assert_eq!(read(bytes.chunks(1).enumerate()), expected, "byte by byte");
+        let twice = bytes.chunks(9).enumerate().flat_map(|(at, part)| [(9 * at, part), (9 * at, part)]);
+        assert_eq!(read(twice), expected, "everything twice");
+    }
+}
+
+#[test]
+fn what_follows_the_hello_does_not_matter() {
+    let hello = records(&named("a.b"), 30);
+    let long = [&hello[..], &[0xff; 40_000]].concat();
+    assert_eq!(whole(&long), name("a.b"));
+    let mut stream = Stream::default();
+    stream.take(0, &long);
+    assert_eq!(stream.end(), Some(hello.len()));
+    assert_eq!(stream.take(u32::try_from(hello.len()).unwrap(), &[1; 9]), &name("a.b"));
+    // The byte before the stream, which keepalives send.
+    assert_eq!(stream.take(u32::MAX, &[1]), &name("a.b"));
+    // A second message in the record of the hello.
+    assert_eq!(of_message(&[named("a.b"), named("c.d")].concat()), name("a.b"));
+}
+
+#[test]
+fn a_byte_with_two_values_is_malformed_before_and_after_the_name_is_known() {
+    let (good, evil) = (records(&named("good.example"), 50), records(&named("evil.example"), 50));
+    let (good, evil) = (&good[..], &evil[..]);
+    let at = (0..good.len()).find(|at| good[*at] != evil[*at]).unwrap();
+    for first in 1..=good.len() {
+        let expected = if first <= at { name("evil.example") } else { Reading::Malformed };
+        assert_eq!(read([(0, &good[..first]), (0, evil)]), expected, "after {first} bytes");
+    }
+    assert_eq!(read([(0, good), (at, &evil[at..=at])]), Reading::Malformed, "one byte after the name");
+    assert_eq!(read([(at, &evil[at..=at]), (0, good)]), Reading::Malformed, "one byte before");
+    assert_eq!(read([(0, good), (at, &good[at..=at])]), name("good.example"), "a repetition");
+    assert_eq!(read([(0, good), (at, &evil[at..=at]), (0, good)]), Reading::Malformed, "it is final");
+}
+
+#[test]
+fn a_hello_has_a_longest_length() {
+    let of = |len| hello(&[(SERVER_NAME, names(&[b"a.b"])), (KEY_SHARE, vec![1; len])]);
+    let fixed = records(&of(0), 16_384).len();
+    assert_eq!(of_message(&of(MAX_HELLO - fixed)), name("a.b"));
+    assert_eq!(of_message(&of(MAX_HELLO - fixed + 1)), Reading::TooLong);
+    // Known from the message's header, before the bytes were sent.
+    assert_eq!(whole(b"\x16\x03\x01\x40\0\x01\0\x40\0"), Reading::TooLong);
+    // The headers of tiny records count as well.
+    assert_eq!(whole(&records(&of(4000), 1)), Reading::TooLong);
+}
+
+#[test]
+fn a_hello_has_a_largest_number_of_gaps() {
+    let bytes = records(&hello(&[(SERVER_NAME, names(&[b"a.b"])), (KEY_SHARE, vec![1; 200])]), 16_384);
+    let odd =
+        |count: usize| bytes.chunks(2).enumerate().skip(1).step_by(2).map(|(at, part)| (2 * at, part)).take(count);
+    assert_eq!(read(odd(MAX_PIECES).chain([(0, &bytes[..])])), name("a.b"));
+    assert_eq!(read(odd(MAX_PIECES + 1)), Reading::TooLong);
+}
+
+proptest! {
+    #[test]
+    fn a_changed_hello_causes_no_panic_and_its_pieces_give_the_reading_of_the_whole(
+        size in 1_usize..300,
+        changes in prop::collection::vec((0_usize..400, any::<u8>()), 0..4),
+        cuts in prop::collection::vec(0_usize..400, 0..5),
+        reversed in any::<bool>(),
+    ) {
+        let mut bytes = records(&named("www.example.com"), size);
+        for (at, value) in changes {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut % bytes.len()).chain([0, bytes.len()]).collect();
+        cuts.sort_unstable();
+        let mut parts: Vec<(usize, &[u8])> = cuts.windows(2).map(|cut| (cut[0], &bytes[cut[0]..cut[1]])).collect();
+        if reversed {
+            parts.reverse();
+        }
+        let (parts, whole) = (read(parts), whole(&bytes));
+        // Bytes that are too few for a hello are not read until there are enough.
+        let is_delayed = parts == Reading::NeedMore && whole == Reading::Malformed;
+        prop_assert!(parts == whole || is_delayed, "{parts:?}, {whole:?}");
+    }
+
+    #[test]
+    fn arbitrary_segments_cause_no_panic(
+        segments in prop::collection::vec((0_u32..60, prop::collection::vec(prop::sample::select(vec![0_u8, 1, 3, 5, 22]), 0..60)), 0..20),
+    ) {
+        let mut stream = Stream::default();
+        for (offset, data) in segments {
+            stream.take(offset, &data);
+        }
+    }
+}

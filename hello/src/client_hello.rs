@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use crate::Reading;
 use crate::cursor::Cursor;
-use crate::gathering::Progress;
 
 /// Length of a handshake message's header in bytes: a type and a length of 3 bytes.
 const HEADER_LEN: usize = 4;
@@ -22,17 +21,26 @@ const HOST_NAME: usize = 0;
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
 
-/// Parses the ClientHello at the start of the bytes of handshake messages. Bytes after the ClientHello are ignored.
-pub(crate) fn parse(handshake: &[u8]) -> Progress {
+/// What a parser says about bytes that start with a hello.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Parsed {
+    /// The hello is incomplete, and no shorter prefix than this completes it.
+    Needs(usize),
+    /// The hello's reading and its length. The reading is [`Reading::Name`] or [`Reading::NoName`].
+    Complete(Reading, usize),
+}
+
+/// Parses the ClientHello at the start of the bytes of handshake messages. `None` if it is malformed. Ignores bytes after the ClientHello.
+pub(crate) fn parse(handshake: &[u8]) -> Option<Parsed> {
     let mut cursor = Cursor(handshake);
     if handshake.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
-        return Progress::Done(Reading::Malformed, 1);
+        return None;
     }
-    let Some(len) = cursor.bytes(1).and_then(|_| cursor.uint(3)) else { return Progress::Needs(HEADER_LEN) };
+    let Some(len) = cursor.bytes(1).and_then(|_| cursor.uint(3)) else { return Some(Parsed::Needs(HEADER_LEN)) };
     let end = HEADER_LEN + len;
     match cursor.bytes(len) {
-        Some(body) => Progress::Done(body_reading(body).unwrap_or(Reading::Malformed), end),
-        None => Progress::Needs(end),
+        Some(body) => Some(Parsed::Complete(body_reading(body)?, end)),
+        None => Some(Parsed::Needs(end)),
     }
 }
 

@@ -1,77 +1,81 @@
-//! Gathers the bytes of one hello until it can be read, and compares all further copies of its bytes.
+//! Gathers the bytes of a hello until it can be read, and compares all further copies of its bytes.
 
 use crate::pieces::{Pieces, Refusal};
 use crate::{MAX_HELLO, Reading};
 
 /// What a parser says about the known bytes at a stream's start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// The hello is incomplete, and no shorter prefix than this completes it. Always longer than the prefix that was parsed.
-    Needs(usize),
-    /// The reading, and the length of the prefix that it depends on.
-    Done(Reading, usize),
+pub(crate) struct Progress {
+    pub(crate) reading: Reading,
+    /// Length of the shortest prefix that may change the reading. Longer than the prefix that was parsed. `None` if no byte changes it.
+    pub(crate) needs: Option<usize>,
 }
 
-/// The bytes of one hello.
+impl Progress {
+    /// The progress if the stream's start cannot be continued to a hello.
+    pub(crate) const MALFORMED: Self = Self { reading: Reading::Malformed, needs: None };
+}
+
+/// The bytes of a hello.
 #[derive(Clone, Debug)]
 pub(crate) struct Gathering {
     pieces: Pieces,
+    /// The offset from which bytes are ignored.
+    limit: usize,
     /// Length of the prefix that is worth parsing. A client that sends byte by byte causes few parses.
-    needs: usize,
+    needs: Option<usize>,
     reading: Reading,
-    /// Length of the hello. `None` until it is complete.
-    end: Option<usize>,
 }
 
 impl Default for Gathering {
     fn default() -> Self {
-        Self { pieces: Pieces::default(), needs: 1, reading: Reading::NeedMore, end: None }
+        Self { pieces: Pieces::default(), limit: MAX_HELLO, needs: Some(1), reading: Reading::NeedMore }
     }
 }
 
 impl Gathering {
     /// Adds bytes that start at `offset`, and parses the stream's start with `parse` if it has become long enough.
-    pub(crate) fn take(&mut self, offset: u64, data: &[u8], parse: impl FnOnce(&[u8]) -> Progress) -> &Reading {
+    pub(crate) fn take(&mut self, offset: u64, data: &[u8], parse: impl FnOnce(&[u8]) -> Progress) {
         if matches!(self.reading, Reading::NotTls | Reading::Malformed | Reading::TooLong) {
-            return &self.reading;
+            return;
         }
-        match self.pieces.add(offset, data, self.end.unwrap_or(MAX_HELLO)) {
+        match self.pieces.add(offset, data, self.limit) {
+            Ok(()) if self.needs.is_some_and(|len| self.pieces.prefix().len() >= len) => self.parse(parse),
             Ok(()) => {}
-            Err(Refusal::Differs) => return self.fail(Reading::Malformed),
-            Err(Refusal::TooMany) => return self.fail(Reading::TooLong),
+            Err(Refusal::Differs) => self.end(Reading::Malformed),
+            Err(Refusal::TooMany) => self.end(Reading::TooLong),
         }
-        if self.end.is_some() || self.pieces.prefix().len() < self.needs {
-            return &self.reading;
-        }
-        match parse(self.pieces.prefix()) {
-            Progress::Needs(len) if len > MAX_HELLO => self.fail(Reading::TooLong),
-            Progress::Needs(len) => {
-                self.needs = len;
-                &self.reading
+    }
+
+    /// Parses the stream's start.
+    pub(crate) fn parse(&mut self, parse: impl FnOnce(&[u8]) -> Progress) {
+        let Progress { reading, needs } = parse(self.pieces.prefix());
+        match reading {
+            Reading::NeedMore | Reading::Name { .. } | Reading::NoName => {
+                (self.reading, self.needs) = (reading, needs);
+                if needs.is_some_and(|len| len > MAX_HELLO) {
+                    self.end(Reading::TooLong);
+                }
             }
-            Progress::Done(reading @ (Reading::Name { .. } | Reading::NoName), end) => {
-                self.pieces.truncate(end);
-                self.end = Some(end);
-                self.reading = reading;
-                &self.reading
-            }
-            Progress::Done(reading, _) => self.fail(reading),
+            reading => self.end(reading),
         }
     }
 
     /// Ends the reading for good: no bytes change it, and none are kept.
-    pub(crate) fn fail(&mut self, reading: Reading) -> &Reading {
-        *self = Self { reading, ..Self::default() };
-        &self.reading
+    pub(crate) fn end(&mut self, reading: Reading) {
+        *self = Self { reading, needs: None, ..Self::default() };
+    }
+
+    /// Ignores bytes from `limit` on, and forgets those there are. All before it must be known.
+    pub(crate) fn truncate(&mut self, limit: usize) {
+        if limit < self.limit {
+            self.pieces.truncate(limit);
+            (self.limit, self.needs) = (limit, None);
+        }
     }
 
     pub(crate) const fn reading(&self) -> &Reading {
         &self.reading
-    }
-
-    /// Returns the hello's length. `None` unless the reading is a name or [`Reading::NoName`].
-    pub(crate) const fn end(&self) -> Option<usize> {
-        self.end
     }
 
     /// Returns the number of bytes on the heap.

@@ -27,15 +27,16 @@
 //!
 //! # What the name proves
 //!
-//! The client is the adversary: it wants to reach a server under a name that the policy does not list. The caller forwards a packet only
-//! after its reading. So the server has a complete hello only if the reader has the same one, with two exceptions:
+//! The client is the adversary: it wants to reach a server under a name that the policy does not list. If the caller forwards a packet
+//! only after its reading, and keeps the reader as long as its documentation says, the server has a complete hello only if the reader has
+//! the same one. A client could try two ways around this:
 //!
-//! * **Two versions of a byte.** A client may send a byte twice, with different values, so that the server misses the first one: with a
-//!   wrong checksum or a low TTL. A reader that prefers either one can be deceived, because which one counts is decided by the network and
-//!   by the server. The first one stays here, and the difference is [`Reading::Malformed`], also after a name was found. The caller keeps
-//!   the reader until the server has acknowledged the hello ([`tls::Stream::end`]): later copies have no effect.
-//! * **A second ClientHello**, after the server's HelloRetryRequest, is not read. It must have the first one's name (RFC 8446 section
-//!   4.1.2); whether a server compares them is the server's choice.
+//! * **Two values of a byte.** The client sends a byte twice, with different values, and makes the server miss the first one: by a wrong
+//!   checksum or a low TTL. A reader that prefers either value can be deceived, because the network and the server decide which one counts.
+//!   Here the first one stays, and the difference is [`Reading::Malformed`], also after a name was found. For TCP, the server's
+//!   acknowledgement of the hello ends this: later copies have no effect ([`tls::Stream::end`]).
+//! * **A second ClientHello** after the server's HelloRetryRequest. It must repeat the first one's name (RFC 8446 section 4.1.2), but some
+//!   servers do not compare and use the second one. Another name is [`Reading::Malformed`].
 //!
 //! A correct name does not prove which site answers. A server of many sites may serve another one for the `Host` of an HTTP request. The
 //! name is the outer one if the client encrypts its hello (RFC 9849): it names the client-facing server, not the one behind it.

@@ -18,8 +18,8 @@ mod keys;
 mod packet;
 
 use crate::Reading;
-use crate::client_hello;
-use crate::gathering::Gathering;
+use crate::client_hello::{self, Parsed};
+use crate::gathering::{Gathering, Progress};
 use keys::Keys;
 use packet::Packet;
 
@@ -116,11 +116,31 @@ impl Flow {
         connection.next_number = connection.next_number.max(opened.number + 1);
         let hello = &mut connection.hello;
         let is_valid = frames::crypto(&scratch[opened.payload], |offset, data| {
-            hello.take(offset, data, client_hello::parse);
+            hello.take(offset, data, |prefix| parse(prefix).unwrap_or(Progress::MALFORMED));
         });
         if is_valid.is_none() {
-            hello.fail(Reading::Malformed);
+            hello.end(Reading::Malformed);
         }
         Ok(index)
+    }
+}
+
+/// Parses the CRYPTO stream of Initial packets: a ClientHello, and a second one with the same name after the server's HelloRetryRequest.
+/// `None` if they are malformed.
+fn parse(prefix: &[u8]) -> Option<Progress> {
+    let (first, end) = match client_hello::parse(prefix)? {
+        Parsed::Complete(reading, end) => (reading, end),
+        Parsed::Needs(len) => return Some(Progress { reading: Reading::NeedMore, needs: Some(len) }),
+    };
+    let rest = &prefix[end..];
+    if rest.is_empty() {
+        return Some(Progress { reading: first, needs: Some(end + 1) });
+    }
+    match client_hello::parse(rest)? {
+        Parsed::Needs(len) => Some(Progress { reading: first, needs: Some(end + len) }),
+        Parsed::Complete(second, len) if second == first && rest.len() == len => {
+            Some(Progress { reading: first, needs: Some(end + len + 1) })
+        }
+        Parsed::Complete(..) => None,
     }
 }

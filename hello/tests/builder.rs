@@ -4,7 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bulkhead_hello::Reading;
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use ring::rand::SystemRandom;
+use ring::signature::Ed25519KeyPair;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::kx_group::SECP384R1;
+use rustls::crypto::ring::sign::any_eddsa_type;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
 /// Types of extensions.
 pub(crate) const SERVER_NAME: u16 = 0;
@@ -62,11 +69,39 @@ pub(crate) fn client(record: Option<usize>) -> Arc<ClientConfig> {
     config.into()
 }
 
+/// Returns a real client's connection over TCP.
+pub(crate) fn connection(record: Option<usize>, name: &str) -> ClientConnection {
+    ClientConnection::new(client(record), name.to_owned().try_into().unwrap()).unwrap()
+}
+
 /// Returns the first bytes that a real client sends over TCP.
 pub(crate) fn client_bytes(record: Option<usize>, name: &str) -> Vec<u8> {
-    let mut connection = ClientConnection::new(client(record), name.to_owned().try_into().unwrap()).unwrap();
     let mut bytes = Vec::new();
-    connection.write_tls(&mut bytes).unwrap();
+    connection(record, name).write_tls(&mut bytes).unwrap();
+    bytes
+}
+
+/// Returns a real server that wants another key share than the one clients send.
+pub(crate) fn retrying_server() -> ServerConnection {
+    let key = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+    let key = any_eddsa_type(&PrivatePkcs8KeyDer::from(key.as_ref())).unwrap();
+    // The server does not read its own certificate.
+    let certified = CertifiedKey::new(vec![CertificateDer::from(vec![0])], key);
+    let provider = CryptoProvider { kx_groups: vec![SECP384R1], ..rustls::crypto::ring::default_provider() };
+    let config = ServerConfig::builder_with_provider(provider.into())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+    ServerConnection::new(config.into()).unwrap()
+}
+
+/// Returns the HelloRetryRequest of a real server.
+pub(crate) fn retry() -> Vec<u8> {
+    let (mut server, mut bytes) = (retrying_server(), Vec::new());
+    server.read_tls(&mut &client_bytes(None, "a.b")[..]).unwrap();
+    server.process_new_packets().unwrap();
+    server.write_tls(&mut bytes).unwrap();
     bytes
 }
 

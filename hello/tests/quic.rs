@@ -167,6 +167,21 @@ fn packet_numbers_of_all_lengths_are_read_and_continue() {
 }
 
 #[test]
+fn a_second_hello_has_the_name_of_the_first() {
+    let [first, second, evil] = ["a.b", "a.b", "evil.example"].map(named);
+    let packet = |number, frames| Initial { number: (number, 1), ..Initial::of(frames) }.bytes();
+    let (start, rest) = second.split_at(50);
+    let after = |second: &[u8]| [packet(0, crypto(0, &first)), packet(1, crypto(first.len(), second))];
+    let halves = [packet(2, crypto(first.len(), start)), packet(3, crypto(first.len() + 50, rest))];
+    assert_eq!(read(after(&second)), vec![name("a.b"); 2]);
+    assert_eq!(read([packet(0, crypto(0, &first))].iter().chain(&halves)), vec![name("a.b"); 3]);
+    assert_eq!(read(after(&evil)), [name("a.b"), Reading::Malformed]);
+    assert_eq!(read(after(&hello(&[]))), [name("a.b"), Reading::Malformed], "without a name");
+    assert_eq!(read(after(&[&second[..], &[1]].concat())), [name("a.b"), Reading::Malformed], "a third message");
+    assert_eq!(read(after(&[1, 0, 0x40, 0])), [name("a.b"), Reading::TooLong]);
+}
+
+#[test]
 fn other_frames_and_other_messages_are_malformed() {
     for kind in (0x04..=0x3f).filter(|kind| ![0x06, 0x1c].contains(kind)) {
         assert_eq!(one([&[kind][..], &crypto(0, &named("a.b"))].concat()), Reading::Malformed, "frame {kind:#x}");

@@ -5,7 +5,8 @@ use bulkhead_hello::{MAX_HELLO, MAX_PIECES, Reading};
 use proptest::prelude::*;
 
 use crate::builder::{
-    self, ECH, KEY_SHARE, SERVER_NAME, client_bytes, hello, message, name, named, names, recorded, records, vector,
+    self, ECH, KEY_SHARE, SERVER_NAME, client_bytes, connection, hello, message, name, named, names, recorded, records,
+    retry, retrying_server, vector,
 };
 
 /// Returns the reading of segments, each with its offset.
@@ -143,16 +144,82 @@ fn bytes_in_any_pieces_and_any_order_give_the_same_name() {
 #[test]
 fn what_follows_the_hello_does_not_matter() {
     let hello = records(&named("a.b"), 30);
-    let long = [&hello[..], &[0xff; 40_000]].concat();
-    assert_eq!(whole(&long), name("a.b"));
     let mut stream = Stream::default();
-    stream.take(0, &long);
-    assert_eq!(stream.end(), Some(hello.len()));
-    assert_eq!(stream.take(u32::try_from(hello.len()).unwrap(), &[1; 9]), &name("a.b"));
+    stream.take(0, &[&hello[..], &[0xff; 40_000]].concat());
+    assert_eq!((stream.reading(), stream.end()), (&name("a.b"), None));
     // The byte before the stream, which keepalives send.
     assert_eq!(stream.take(u32::MAX, &[1]), &name("a.b"));
+    assert_eq!(stream.answer(0, b"\x16\x03\x03\0\x7a\x02"), &name("a.b"));
+    assert_eq!(stream.end(), None, "it may be a HelloRetryRequest");
+    assert_eq!(stream.answer(6, &[0; 90]), &name("a.b"));
+    assert_eq!(stream.end(), Some(hello.len()));
+    assert!(stream.memory() < 1024, "the rest is forgotten: {} bytes", stream.memory());
+    assert_eq!(stream.take(u32::try_from(hello.len()).unwrap(), &[1; 9]), &name("a.b"));
     // A second message in the record of the hello.
-    assert_eq!(of_message(&[named("a.b"), named("c.d")].concat()), name("a.b"));
+    assert_eq!(of_message(&[named("a.b"), named("c.d")].concat()), Reading::Malformed);
+}
+
+#[test]
+fn a_real_client_repeats_its_name_after_a_hello_retry_request() {
+    let (mut client, mut server) = (connection(None, "www.example.com"), retrying_server());
+    let (mut stream, mut sent, mut answered) = (Stream::default(), 0, 0);
+    let mut hellos = Vec::new();
+    // Both directions, a hello each time.
+    for _ in 0..2 {
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).unwrap();
+        assert_eq!(stream.take(sent, &bytes), &name("www.example.com"));
+        assert_eq!(stream.end().is_some(), hellos.len() == 1, "known after the second hello");
+        sent += u32::try_from(bytes.len()).unwrap();
+        server.read_tls(&mut &bytes[..]).unwrap();
+        server.process_new_packets().unwrap();
+        hellos.push(bytes);
+        let mut bytes = Vec::new();
+        server.write_tls(&mut bytes).unwrap();
+        for byte in &bytes {
+            assert_eq!(stream.answer(answered, std::slice::from_ref(byte)), &name("www.example.com"));
+            answered += 1;
+        }
+        client.read_tls(&mut &bytes[..]).unwrap();
+        // The client does not trust the server's certificate.
+        assert_eq!(client.process_new_packets().is_ok(), hellos.len() == 1);
+    }
+    assert_eq!(stream.end(), Some(hellos.concat().len()));
+}
+
+/// Returns the stream after a hello, the server's HelloRetryRequest and `then`, in which the bytes arrive one by one.
+fn retried(first: &str, then: &[u8]) -> Stream {
+    let mut stream = Stream::default();
+    let first = records(&named(first), 16_384);
+    stream.take(0, &first);
+    stream.answer(0, &retry());
+    for (at, byte) in then.iter().enumerate() {
+        stream.take(u32::try_from(first.len() + at).unwrap(), &[*byte]);
+    }
+    stream
+}
+
+#[test]
+fn a_second_hello_has_the_name_of_the_first() {
+    let second = |name: &str| records(&named(name), 40);
+    let len = records(&named("a.b"), 16_384).len();
+    for between in [&b""[..], b"\x14\x03\x03\0\x01\x01", b"\x17\x03\x03\0\x03abc\x14\x03\x03\0\x01\x01\x17\x03\x03\0\0"]
+    {
+        let stream = retried("a.b", &[between, &second("a.b")].concat());
+        assert_eq!(stream.reading(), &name("a.b"), "{between:?}");
+        assert_eq!(stream.end(), Some(len + between.len() + second("a.b").len()), "{between:?}");
+        let stream = retried("a.b", &[between, &second("evil.example")].concat());
+        assert_eq!((stream.reading(), stream.end()), (&Reading::Malformed, None), "{between:?}");
+        // Sent before the HelloRetryRequest.
+        let mut early = Stream::default();
+        early.take(0, &[&records(&named("a.b"), 50)[..], between, &second("evil.example")].concat());
+        assert_eq!(early.reading(), &name("a.b"));
+        assert_eq!(early.answer(0, &retry()), &Reading::Malformed, "{between:?}");
+    }
+    let alert = [&b"\x15\x03\x03\0\x02\x02\x28"[..], &second("a.b")].concat();
+    assert_eq!(retried("a.b", &alert).reading(), &Reading::Malformed, "an alert between them");
+    assert_eq!(retried("a.b", &[0x17, 3, 3, 0xff, 0xff, 0, 0, 0, 0]).reading(), &Reading::TooLong, "early data");
+    assert_eq!(retried("a.b", &[]).end(), None);
 }
 
 #[test]

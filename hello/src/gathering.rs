@@ -20,7 +20,7 @@ impl Progress {
 #[derive(Clone, Debug)]
 pub(crate) struct Gathering {
     pieces: Pieces,
-    /// The offset from which bytes are ignored.
+    /// The offset from which bytes are ignored. 0 if the reading is final.
     limit: usize,
     /// Length of the prefix that is worth parsing. A client that sends byte by byte causes few parses.
     needs: Option<usize>,
@@ -36,9 +36,6 @@ impl Default for Gathering {
 impl Gathering {
     /// Adds bytes that start at `offset`, and parses the stream's start with `parse` if it has become long enough.
     pub(crate) fn take(&mut self, offset: u64, data: &[u8], parse: impl FnOnce(&[u8]) -> Progress) {
-        if matches!(self.reading, Reading::NotTls | Reading::Malformed | Reading::TooLong) {
-            return;
-        }
         match self.pieces.add(offset, data, self.limit) {
             Ok(()) if self.needs.is_some_and(|len| self.pieces.prefix().len() >= len) => self.parse(parse),
             Ok(()) => {}
@@ -47,8 +44,11 @@ impl Gathering {
         }
     }
 
-    /// Parses the stream's start.
+    /// Parses the stream's start, unless the reading is final.
     pub(crate) fn parse(&mut self, parse: impl FnOnce(&[u8]) -> Progress) {
+        if self.limit == 0 {
+            return;
+        }
         let Progress { reading, needs } = parse(self.pieces.prefix());
         match reading {
             Reading::NeedMore | Reading::Name { .. } | Reading::NoName => {
@@ -63,7 +63,7 @@ impl Gathering {
 
     /// Ends the reading for good: no bytes change it, and none are kept.
     pub(crate) fn end(&mut self, reading: Reading) {
-        *self = Self { reading, needs: None, ..Self::default() };
+        *self = Self { pieces: Pieces::default(), limit: 0, needs: None, reading };
     }
 
     /// Ignores bytes from `limit` on, and forgets those there are. All before it must be known.

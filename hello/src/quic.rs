@@ -58,17 +58,13 @@ impl Flow {
     /// opens, say nothing about later ones. The caller must compare the name of every result, because a flow may have several connections.
     pub fn take(&mut self, datagram: &[u8]) -> Reading {
         let mut rest = datagram;
-        let (mut id, mut connection) = (None, None);
+        let mut connection = None;
         // A packet with a short header, or zeros that fill the datagram, end the list of packets.
         while rest.first().is_some_and(|byte| packet::is_long(*byte)) {
             let packet = match Packet::parse(&mut rest) {
                 Ok(packet) => packet,
                 Err(reading) => return reading,
             };
-            // All packets of a datagram have one destination (RFC 9000 section 12.2).
-            if *id.get_or_insert(packet.id) != packet.id {
-                return Reading::Malformed;
-            }
             if !packet.is_initial {
                 continue;
             }
@@ -76,6 +72,7 @@ impl Flow {
                 Ok(index) => index,
                 Err(reading) => return reading,
             };
+            // All packets of a datagram are for one connection (RFC 9000 section 12.2). This reading is about one.
             if *connection.get_or_insert(index) != index {
                 return Reading::Malformed;
             }

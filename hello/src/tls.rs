@@ -40,7 +40,7 @@ const ANSWER_LEN: usize = RANDOM_AT + RETRY.len();
 /// let mut stream = Stream::default();
 /// assert_eq!(stream.take(20, late), &Reading::NeedMore);
 /// assert_eq!(stream.take(0, early), &Reading::NoName);
-/// assert_eq!(stream.end(), None);
+/// assert!(stream.end().is_none());
 /// // The server's answer is no HelloRetryRequest, here an alert.
 /// stream.answer(0, b"\x15\x03\x03\0\x02\x02\x28");
 /// assert_eq!(stream.end(), Some(50));

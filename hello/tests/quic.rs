@@ -295,8 +295,11 @@ fn a_truncated_packet_is_malformed() {
         let expected = Reading::Malformed;
         assert_eq!(read([&whole[..len]]), [expected], "{len} bytes");
     }
-    let long_id = [&[0xc0, 0, 0, 0, 1, 21][..], &[7; 21], &[0; 90]].concat();
-    assert_eq!(read([long_id]), [Reading::Malformed], "an id of 21 bytes");
+    for (len, expected) in [(0, name("a.b")), (20, name("a.b")), (21, Reading::Malformed)] {
+        let id = [7; 21];
+        let packet = Initial { id: &id[..len], key_id: &id[..len], ..Initial::of(crypto(0, &named("a.b"))) };
+        assert_eq!(read([packet.bytes()]), [expected], "an id of {len} bytes");
+    }
     // Too short for the sample.
     assert_eq!(read([b"\xc0\0\0\0\x01\0\0\0\x04abcd"]), [Reading::Malformed]);
 }

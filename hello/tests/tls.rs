@@ -155,8 +155,10 @@ fn what_follows_the_hello_does_not_matter() {
     assert_eq!(stream.end(), Some(hello.len()));
     assert!(stream.memory() < 1024, "the rest is forgotten: {} bytes", stream.memory());
     assert_eq!(stream.take(u32::try_from(hello.len()).unwrap(), &[1; 9]), &name("a.b"));
-    // A second message in the record of the hello.
-    assert_eq!(of_message(&[named("a.b"), named("c.d")].concat()), Reading::Malformed);
+    // A second message in the record of the hello, whether or not its bytes are there.
+    let two = records(&[named("a.b"), named("c.d")].concat(), 16_384);
+    assert_eq!(whole(&two), Reading::Malformed);
+    assert_eq!(whole(&two[..5 + named("a.b").len()]), Reading::Malformed);
 }
 
 #[test]
@@ -235,6 +237,20 @@ fn a_byte_with_two_values_is_malformed_before_and_after_the_name_is_known() {
     assert_eq!(read([(at, &evil[at..=at]), (0, good)]), Reading::Malformed, "one byte before");
     assert_eq!(read([(0, good), (at, &good[at..=at])]), name("good.example"), "a repetition");
     assert_eq!(read([(0, good), (at, &evil[at..=at]), (0, good)]), Reading::Malformed, "it is final");
+    for answer in [vec![0], retry()] {
+        let mut stream = Stream::default();
+        stream.take(0, good);
+        stream.answer(0, &answer);
+        stream.take(0, evil);
+        assert_eq!((stream.reading(), stream.end()), (&Reading::Malformed, None), "after the server's answer");
+        let mut stream = Stream::default();
+        stream.take(0, good);
+        stream.take(0, evil);
+        stream.answer(0, &answer);
+        assert_eq!((stream.reading(), stream.end()), (&Reading::Malformed, None), "before the server's answer");
+        assert_eq!(stream.take(0, good), &Reading::Malformed);
+        assert!(stream.memory() < 300, "{} bytes", stream.memory());
+    }
 }
 
 #[test]

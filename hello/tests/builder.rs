@@ -39,6 +39,14 @@ pub(crate) fn named(name: &str) -> Vec<u8> {
     hello(&[(KEY_SHARE, vec![9; 40]), (SERVER_NAME, names(&[name.as_bytes()])), (16, vec![0; 5])])
 }
 
+/// Returns where to cut two hellos that differ only in their names: around the difference, and elsewhere.
+pub(crate) fn cuts([one, other]: &[Vec<u8>; 2]) -> [usize; 5] {
+    assert_eq!(one.len(), other.len());
+    let differs = |at: &usize| one[*at] != other[*at];
+    let (first, last) = ((0..one.len()).find(differs).unwrap(), (0..one.len()).rfind(differs).unwrap());
+    [0, 60, first, last + 1, one.len()]
+}
+
 /// Returns the header of a ClientHello and its body.
 pub(crate) fn message(body: &[u8]) -> Vec<u8> {
     [&[1][..], &vector(3, body)].concat()

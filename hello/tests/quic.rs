@@ -1,5 +1,7 @@
 //! Hellos over QUIC. The packets are protected by rustls, a second implementation.
 
+use std::collections::BTreeMap;
+
 use bulkhead_hello::quic::{Flow, MAX_CONNECTIONS};
 use bulkhead_hello::{MAX_HELLO, Reading};
 use proptest::prelude::*;
@@ -7,7 +9,7 @@ use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::quic::{ClientConnection, Keys, Version};
 use rustls::{Side, SupportedCipherSuite};
 
-use crate::builder::{KEY_SHARE, SERVER_NAME, client, hello, name, named, names, recorded, unhex};
+use crate::builder::{KEY_SHARE, SERVER_NAME, client, cuts, hello, name, named, names, recorded, unhex};
 
 /// The connection id of the RFCs' examples.
 const ID: [u8; 8] = *b"\x83\x94\xc8\xf0\x3e\x51\x57\x08";
@@ -332,6 +334,40 @@ proptest! {
         // Every bit is authenticated, except the version, which changes the keys.
         let reading = read([&bytes[..len]]).remove(0);
         prop_assert!(!matches!(reading, Reading::Name { .. } | Reading::NoName), "{reading:?}");
+    }
+
+    #[test]
+    fn no_server_has_a_hello_with_a_refused_name(
+        script in prop::collection::vec(
+            (0..7_u8, any::<bool>(), any::<bool>(), 0_usize..4, 1_usize..4, any::<bool>()), 1..25,
+        ),
+    ) {
+        // The client sends parts of two hellos in up to seven connections. It decides which datagrams reach the server, and may use the
+        // id that the server chose. The server knows a connection by both ids.
+        let hellos = ["good.example", "evil.example"].map(named);
+        let cuts = cuts(&hellos);
+        let (mut flow, mut server) = (Flow::default(), BTreeMap::<_, BTreeMap<usize, u8>>::new());
+        for (number, (connection, by_server, is_evil, from, count, arrives)) in (0..).zip(script) {
+            let (start, end) = (cuts[from], cuts[(from + count).min(4)]);
+            let data = &hellos[usize::from(is_evil)][start..end];
+            let key_id = [connection; 8];
+            let id = if by_server { &[connection; 5][..] } else { &key_id };
+            let packet = Initial { id, key_id: &key_id, number: (number, 2), ..Initial::of(crypto(start, data)) };
+            let reading = flow.take(&packet.bytes());
+            // A server makes a connection only for an id of the client.
+            let is_known = !by_server || server.contains_key(&connection);
+            if arrives && is_known && (reading == Reading::NeedMore || reading == name("good.example")) {
+                let stream = server.entry(connection).or_default();
+                for (at, byte) in (start..).zip(data) {
+                    stream.entry(at).or_insert(*byte);
+                }
+            }
+        }
+        for stream in server.values() {
+            let received: Vec<u8> = (0..).map_while(|at| stream.get(&at).copied()).collect();
+            let reading = one(crypto(0, &received));
+            prop_assert!(reading == Reading::NeedMore || reading == name("good.example"), "{reading:?}");
+        }
     }
 
     #[test]

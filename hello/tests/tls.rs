@@ -1,12 +1,14 @@
 //! Hellos over TCP.
 
+use std::collections::BTreeMap;
+
 use bulkhead_hello::tls::Stream;
 use bulkhead_hello::{MAX_HELLO, MAX_PIECES, Reading};
 use proptest::prelude::*;
 
 use crate::builder::{
-    self, ECH, KEY_SHARE, SERVER_NAME, client_bytes, connection, hello, message, name, named, names, recorded, records,
-    retry, retrying_server, vector,
+    self, ECH, KEY_SHARE, SERVER_NAME, client_bytes, connection, cuts, hello, message, name, named, names, recorded,
+    records, retry, retrying_server, vector,
 };
 
 /// Returns the reading of segments, each with its offset.
@@ -297,6 +299,31 @@ proptest! {
         // Bytes that are too few for a hello are not read until there are enough.
         let is_delayed = parts == Reading::NeedMore && whole == Reading::Malformed;
         prop_assert!(parts == whole || is_delayed, "{parts:?}, {whole:?}");
+    }
+
+    #[test]
+    fn no_server_has_a_hello_with_a_refused_name(
+        script in prop::collection::vec((any::<bool>(), 0_usize..4, 1_usize..5, any::<bool>()), 1..20),
+        size in prop::sample::select(vec![40_usize, 16_384]),
+        prefers_last in any::<bool>(),
+    ) {
+        // The client sends parts of two hellos of equal length. It decides which segments reach the server.
+        let hellos = ["good.example", "evil.example"].map(|name| records(&named(name), size));
+        let cuts = cuts(&hellos);
+        let (mut stream, mut server) = (Stream::default(), BTreeMap::new());
+        for (is_evil, from, count, arrives) in script {
+            let (start, end) = (cuts[from], cuts[(from + count).min(4)]);
+            let data = &hellos[usize::from(is_evil)][start..end];
+            let reading = stream.take(u32::try_from(start).unwrap(), data);
+            let is_forwarded = *reading == Reading::NeedMore || *reading == name("good.example");
+            for (at, byte) in (start..).zip(data).filter(|_| is_forwarded && arrives) {
+                let known = server.entry(at).or_insert(*byte);
+                *known = if prefers_last { *byte } else { *known };
+            }
+        }
+        let received: Vec<u8> = (0..).map_while(|at| server.get(&at).copied()).collect();
+        let reading = whole(&received);
+        prop_assert!(reading == Reading::NeedMore || reading == name("good.example"), "{reading:?}");
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub const MAX_CONNECTIONS: usize = 4;
 
 /// The datagrams from one client's address and port to one server's.
 ///
+/// The caller keeps the flow as long as it forwards datagrams between the two. With a new one, the rest of an earlier hello would read as
+/// [`Reading::NeedMore`].
+///
 /// ```
 /// use bulkhead_hello::{Reading, quic::Flow};
 ///

@@ -84,6 +84,11 @@ pub struct PortConfig {
 }
 
 impl PortConfig {
+    /// Whether any rules of the port's pod, enforced or audited, name domains.
+    pub(crate) const fn is_named(&self) -> bool {
+        self.named_table.is_some() || self.named_audit.is_some()
+    }
+
     /// Whether frames reach both ports' peers alike: the ports have the same name, kind, MAC addresses and link.
     pub(crate) fn is_reached_like(&self, other: &Self) -> bool {
         (&self.name, self.kind, self.mac, self.link) == (&other.name, other.kind, other.mac, other.link)

@@ -24,9 +24,7 @@ mod message;
 mod questions;
 mod streams;
 
-use std::net::IpAddr;
-
-use bulkhead_classifier::AddressSet;
+use bulkhead_classifier::{AddressSet, protocol};
 
 #[cfg(target_os = "linux")]
 pub(crate) use kept::FoundNames;
@@ -57,13 +55,12 @@ pub struct Names {
     holders: Vec<Option<Holder>>,
 }
 
-/// Whether a DNS packet is a query or an answer, and the ends of its conversation.
+/// The place of a packet in a DNS conversation of a pod with a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// The packet goes from a pod to a server.
-    Query(Asker),
-    /// The packet goes from a server to a pod.
-    Answer(Asker),
+pub(crate) struct Part {
+    pub(crate) asker: Asker,
+    /// Whether the packet goes from the pod to the server. False for a packet from the server to the pod.
+    pub(crate) is_query: bool,
 }
 
 impl Learned {
@@ -108,38 +105,32 @@ impl Names {
         now.saturating_add(u64::from(ttl.min(LONGEST_TTL)) * 1_000_000_000).saturating_add(self.grace)
     }
 
-    /// Returns whether a forwarded packet is a query of a pod with a holder to a trusted server, or an answer to such a pod. `None` for all
-    /// other packets. `received` has the packet's addresses and ports when it was received, `sent` those after translation: `None` if it is
-    /// not translated.
+    /// Returns the place of a forwarded packet in the DNS conversation of a pod that has a holder with a trusted server. `None` for all other
+    /// packets. `received` has the packet's addresses and ports when it was received, `sent` those after translation: `None` if it is not
+    /// translated.
     pub(crate) fn part(
         &self,
         (in_port, out): (PortId, PortId),
         received: &Flow,
         sent: Option<&Translation>,
     ) -> Option<Part> {
-        let sent = sent.copied().unwrap_or(Translation {
-            src: received.src,
-            dst: received.dst,
-            sport: received.sport,
-            dport: received.dport,
-        });
-        let asker = |holder, client, server: (IpAddr, u16)| {
-            let is_trusted = self.servers.contains(server.0);
-            is_trusted.then_some(Asker { holder, client, server, protocol: received.protocol })
-        };
+        let Flow { src, dst, sport, dport, protocol, .. } = *received;
+        let sent = sent.copied().unwrap_or(Translation { src, dst, sport, dport });
         // The pod's side has the port of DNS: behind a Service, the server's own port may be another.
-        if let Some(holder) = self.holder(in_port).filter(|_| received.dport == DNS) {
-            return asker(holder, (received.src, received.sport), (sent.dst, sent.dport)).map(Part::Query);
-        }
-        let holder = self.holder(out).filter(|_| sent.sport == DNS)?;
-        asker(holder, (sent.dst, sent.dport), (received.src, received.sport)).map(Part::Answer)
+        let query = self.holder(in_port).filter(|_| dport == DNS);
+        let (holder, client, server) = match query {
+            Some(holder) => (holder, (src, sport), (sent.dst, sent.dport)),
+            None => (self.holder(out).filter(|_| sent.sport == DNS)?, (sent.dst, sent.dport), (src, sport)),
+        };
+        let is_dns = matches!(protocol, protocol::UDP | protocol::TCP) && self.servers.contains(server.0);
+        is_dns.then_some(Part { asker: Asker { holder, client, server, protocol }, is_query: query.is_some() })
     }
 }
 
 /// Counts of DNS messages between trusted servers and pods with rules that name domains, of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameCounters {
-    /// Queries to trusted servers.
+    /// Queries to trusted servers about names that a rule of the pod names.
     pub queries: u64,
     /// Answers to open questions about names that a rule of the pod names.
     pub answers: u64,
@@ -147,7 +138,7 @@ pub struct NameCounters {
     pub addresses: u64,
     /// Ignored answers about such names, because they answer no open question: forged, repeated, or later than [`PATIENCE`].
     pub unasked: u64,
-    /// Messages that could not be parsed, and answers about names that no rule can name, such as the root.
+    /// Messages that could not be parsed, or that are about names that no rule can name, such as the root.
     pub malformed: u64,
     /// Packets whose messages the worker could not read completely: fragments, truncated packets, and segments of streams that it does not
     /// follow.

@@ -66,12 +66,19 @@ impl Questions {
         open.push(question);
     }
 
-    /// Closes the question that an answer repeats byte for byte. Returns whether it was open: false for an unasked, second or late answer,
-    /// from which nothing may be learned. `now` is in nanoseconds since 1970.
-    pub(crate) fn close(&mut self, asker: &Asker, id: u16, bytes: &[u8], now: u64) -> bool {
-        let Some(open) = self.0.get_mut(&asker.holder) else { return false };
-        let Some(at) = open.iter().position(|question| question.is(asker, id, bytes)) else { return false };
-        now.saturating_sub(open.remove(at).asked) < PATIENCE
+    /// Whether the question that an answer repeats byte for byte is open. False for an unasked, second or late answer, from which nothing may
+    /// be learned. `now` is in nanoseconds since 1970.
+    pub(crate) fn is_open(&self, asker: &Asker, id: u16, bytes: &[u8], now: u64) -> bool {
+        let open =
+            self.0.get(&asker.holder).and_then(|open| open.iter().find(|question| question.is(asker, id, bytes)));
+        open.is_some_and(|question| now.saturating_sub(question.asked) < PATIENCE)
+    }
+
+    /// Closes the question that an answer repeats byte for byte.
+    pub(crate) fn close(&mut self, asker: &Asker, id: u16, bytes: &[u8]) {
+        if let Some(open) = self.0.get_mut(&asker.holder) {
+            open.retain(|question| !question.is(asker, id, bytes));
+        }
     }
 
     /// Drops the questions of all holders for which `is_kept` returns false.
@@ -89,6 +96,13 @@ mod tests {
         Asker { holder: Holder(holder), client, server, protocol: 17 }
     }
 
+    /// Answers a question. Returns whether it was open.
+    fn answered(questions: &mut Questions, asker: &Asker, id: u16, bytes: &[u8], now: u64) -> bool {
+        let is_open = questions.is_open(asker, id, bytes, now);
+        questions.close(asker, id, bytes);
+        is_open
+    }
+
     #[test]
     fn an_answer_closes_the_question_that_it_repeats_byte_for_byte() {
         let mut questions = Questions::default();
@@ -99,21 +113,21 @@ mod tests {
             (asker(1, 4000), 8, b"WwW"),
             (asker(1, 4000), 7, b"www"),
         ] {
-            assert!(!questions.close(&other, id, bytes, 1), "{other:?} {id} {bytes:?}");
+            assert!(!answered(&mut questions, &other, id, bytes, 1), "{other:?} {id} {bytes:?}");
         }
-        assert!(questions.close(&asker(1, 4000), 7, b"WwW", 1));
-        assert!(!questions.close(&asker(1, 4000), 7, b"WwW", 1), "a second answer");
+        assert!(answered(&mut questions, &asker(1, 4000), 7, b"WwW", 1));
+        assert!(!answered(&mut questions, &asker(1, 4000), 7, b"WwW", 1), "a second answer");
     }
 
     #[test]
     fn a_question_stays_open_for_a_while_and_longer_if_it_is_repeated() {
         let mut questions = Questions::default();
         questions.ask(&asker(1, 1), 1, b"a", 0);
-        assert!(!questions.close(&asker(1, 1), 1, b"a", PATIENCE));
+        assert!(!answered(&mut questions, &asker(1, 1), 1, b"a", PATIENCE));
         questions.ask(&asker(1, 1), 1, b"a", 0);
         questions.ask(&asker(1, 1), 1, b"a", PATIENCE - 1);
-        assert!(questions.close(&asker(1, 1), 1, b"a", PATIENCE + 5));
-        assert!(!questions.close(&asker(1, 1), 1, b"a", PATIENCE + 5), "repeated, but one question");
+        assert!(answered(&mut questions, &asker(1, 1), 1, b"a", PATIENCE + 5));
+        assert!(!answered(&mut questions, &asker(1, 1), 1, b"a", PATIENCE + 5), "repeated, but one question");
     }
 
     #[test]
@@ -123,9 +137,12 @@ mod tests {
         for id in 0..=u16::try_from(OPEN).unwrap() {
             questions.ask(&asker(1, 1), id, b"a", u64::from(id));
         }
-        assert!(!questions.close(&asker(1, 1), 0, b"a", 99));
-        assert!(questions.close(&asker(1, 1), 1, b"a", 99) && questions.close(&asker(2, 1), 1, b"other", 99));
+        assert!(!answered(&mut questions, &asker(1, 1), 0, b"a", 99));
+        assert!(
+            answered(&mut questions, &asker(1, 1), 1, b"a", 99)
+                && answered(&mut questions, &asker(2, 1), 1, b"other", 99)
+        );
         questions.retain(|holder| holder == Holder(2));
-        assert!(!questions.close(&asker(1, 1), 2, b"a", 99));
+        assert!(!answered(&mut questions, &asker(1, 1), 2, b"a", 99));
     }
 }

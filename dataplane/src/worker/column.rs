@@ -214,11 +214,7 @@ impl Columns {
 
     /// Returns a packet's flow. `None` if it could not be parsed.
     pub(super) fn flow(&self, at: usize) -> Option<Flow> {
-        let meta = &self.metas[at];
-        match meta.general() {
-            None => Some(meta.flow()),
-            Some(general) => self.parsed[general].flow,
-        }
+        flow(&self.metas[at], &self.parsed)
     }
 
     /// Returns the burst in the form that the stages use. The initial verdict of every packet is a drop.
@@ -244,6 +240,14 @@ impl Columns {
             openings,
             before,
         }
+    }
+}
+
+/// Returns a packet's flow. `parsed` are the general packets of its burst. `None` if the packet could not be parsed.
+fn flow(meta: &Meta, parsed: &[Parsed]) -> Option<Flow> {
+    match meta.general() {
+        None => Some(meta.flow()),
+        Some(general) => parsed[general].flow,
     }
 }
 
@@ -345,16 +349,12 @@ impl Burst<'_> {
 
     /// Returns a packet's flow. `None` if it could not be parsed.
     pub(super) fn flow(&self, at: usize) -> Option<Flow> {
-        let meta = &self.metas[at];
-        match meta.general() {
-            None => Some(meta.flow()),
-            Some(general) => self.parsed[general].flow,
-        }
+        flow(&self.metas[at], self.parsed)
     }
 
-    /// Returns the addresses and ports of packet `at` after translation. `None` if the packet is not translated.
-    pub(super) fn sent(&self, at: usize) -> Option<Translation> {
-        self.translations.get(self.judged[at].translation).map(|translated| translated.sent())
+    /// Returns the addresses and ports after the translation at this position. `None` without a position.
+    pub(super) fn sent(&self, translation: Option<NonZeroU32>) -> Option<Translation> {
+        self.translations.get(translation).map(|translated| translated.sent())
     }
 
     /// Returns the packet's new addresses and ports. `None` without translation and for an ICMP error.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use bulkhead_classifier::OriginId;
 
 use crate::route::Hop;
-use crate::{DropReason, PortId, PortKind, Snapshot, TableId, Verdict};
+use crate::{DropReason, PortConfig, PortId, PortKind, Snapshot, TableId, Verdict};
 
 /// The port through which a packet leaves, and the table that judges it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(super) struct Bound {
     pub(super) table: TableId,
     /// The table that would be in force if all policies were enforced: see [`super::audit`]. `None` if it changes no verdict.
     pub(super) audit: Option<TableId>,
-    /// Whether the receiving port has a `named_table` or `named_audit`, which judge as well.
+    /// Whether the receiving port [is named](PortConfig::is_named), so that its tables judge as well.
     pub(super) is_named: bool,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn find(
     let sender = snapshot.port(in_port);
     let at_source = sender.and_then(|port| port.ingress);
     let table = at_source.or(port.egress).ok_or(DropReason::TableMissing)?;
-    let is_named = sender.is_some_and(|sender| sender.named_table.is_some() || sender.named_audit.is_some());
+    let is_named = sender.is_some_and(PortConfig::is_named);
     let bound = Bound { table, audit: port.audit, is_named };
     Ok(Exit { port: out, check: Check::Table(bound), is_unreachable })
 }

@@ -3,7 +3,7 @@
 use super::Worker;
 use super::conversation::{hairpin, policy_key, turned};
 use super::exit::{self, Bound, Check};
-use super::names::Asked;
+use super::names::{Asked, Ruling};
 use crate::flow::Translation;
 use crate::packet::Ports;
 use crate::session::{Direction, Key, Match};
@@ -51,19 +51,19 @@ impl Worker {
             Check::Hairpin(origin) => hairpin(origin),
             // Audited connections are reported with their packets.
             Check::Table(Bound { audit: Some(_), .. }) => return None,
-            Check::Table(Bound { table, is_named, .. }) => {
+            Check::Table(bound) => {
                 let key = policy_key(&forward);
-                let verdict = next.table(table)?.lookup(&key);
-                let (mut allowed, mut decision) = (verdict.is_allow(), next.decision(table, verdict));
-                if is_named {
-                    let (ports, kept) = ((initiator, exit.port), self.sessions.decision(slot).name());
-                    let asked = Asked { snapshot: next, ports, key: &key, kept, now: self.now.time };
-                    if self.learning.audited_denial(&asked, None).is_some() {
-                        return None;
-                    }
-                    (allowed, decision) = self.learning.decide(&asked, table, verdict);
-                }
-                allowed.then_some(decision)?
+                let verdict = next.table(bound.table)?.lookup(&key);
+                let ruling = if bound.is_named {
+                    let kept = self.sessions.decision(slot).name();
+                    let (in_port, out) = (initiator, exit.port);
+                    let asked = Asked { snapshot: next, in_port, out, key: &key, kept, now: self.now.time };
+                    self.learning.judge(&asked, bound, verdict)
+                } else {
+                    let decision = next.decision(bound.table, verdict);
+                    Ruling { is_allowed: verdict.is_allow(), decision, denial: None }
+                };
+                (ruling.is_allowed && ruling.denial.is_none()).then_some(ruling.decision)?
             }
         };
         let translation = self.sessions.rewritten(slot, direction).map(|rewritten| rewritten.sent().translation());

@@ -10,10 +10,10 @@ use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict};
 use super::audit::{self, Audited, Noted};
 use super::column::Burst;
 use super::exit::Bound;
-use super::names::{Asked, Learning};
+use super::names::{Asked, Learning, Ruling};
 use crate::packet::TcpFlags;
 use crate::session::{Direction, Key, Moment, NewSession, SessionTable, Slot};
-use crate::{BURST, Decision, DropReason, PortId, SessionState, Snapshot, TableId, Verdict};
+use crate::{BURST, Decision, DropReason, PortId, SessionState, Snapshot, Verdict};
 
 /// Bits of the filter: 16 per packet of a burst, so that less than one packet in 16 causes an early classification by chance.
 const FILTER_BITS: usize = 16 * BURST;
@@ -63,11 +63,7 @@ impl Renewal {
 struct Miss {
     /// The packet's position in the burst.
     at: usize,
-    table: TableId,
-    /// The table that would be in force if all policies were enforced. `None` if it changes no verdict.
-    audit: Option<TableId>,
-    /// See [`Bound::is_named`].
-    is_named: bool,
+    bound: Bound,
     /// The verdict that the packet gets if policy allows it.
     allowed: Verdict,
     now: Moment,
@@ -111,6 +107,13 @@ impl Pending {
         self.misses.is_empty()
     }
 
+    /// Returns the verdict that packet `at` of the burst gets if policy allows it, and the position of its translation. `None` if the packet
+    /// is not the last one that waits.
+    pub(super) fn last(&self, at: usize) -> Option<(Verdict, Option<NonZeroU32>)> {
+        let miss = self.misses.last().filter(|miss| miss.at == at)?;
+        Some((miss.allowed, miss.translation))
+    }
+
     /// Whether a packet with this session hash may be waiting. May be true although none is waiting, but is never false if one is.
     pub(super) fn may_hold(&self, hash: u64) -> bool {
         let (word, bit) = filter_bit(hash);
@@ -120,7 +123,7 @@ impl Pending {
     pub(super) fn push(
         &mut self,
         at: usize,
-        (Bound { table, audit, is_named }, key): (Bound, PolicyKey),
+        (bound, key): (Bound, PolicyKey),
         allowed: Verdict,
         now: Moment,
         translation: Option<NonZeroU32>,
@@ -135,7 +138,7 @@ impl Pending {
             let (word, bit) = filter_bit(hash);
             self.filter[word] |= bit;
         }
-        self.misses.push(Miss { at, table, audit, is_named, allowed, now, translation, if_allowed });
+        self.misses.push(Miss { at, bound, allowed, now, translation, if_allowed });
         self.keys.push(key);
     }
 
@@ -152,17 +155,18 @@ impl Pending {
         }
         self.classify(burst.snapshot);
         for ((miss, key), verdict) in self.misses.iter().zip(&self.keys).zip(&self.verdicts) {
-            let (mut allowed, mut decision) = (verdict.is_allow(), burst.snapshot.decision(miss.table, *verdict));
-            let mut denial = None;
-            if miss.is_named {
-                ((allowed, decision), denial) = miss.judge_named(sessions, burst.snapshot, learning, key, *verdict);
-            } else if let (true, Some(audit)) = (allowed, miss.audit) {
-                denial = audit::denial(burst.snapshot, audit, key);
-            }
+            let Ruling { is_allowed, decision, denial } = if miss.bound.is_named {
+                miss.judge_named(sessions, burst.snapshot, learning, key, *verdict)
+            } else {
+                let is_allowed = verdict.is_allow();
+                let denial = miss.bound.audit.filter(|_| is_allowed);
+                let denial = denial.and_then(|audit| audit::denial(burst.snapshot, audit, key));
+                Ruling { is_allowed, decision: burst.snapshot.decision(miss.bound.table, *verdict), denial }
+            };
             burst.decisions.set(miss.at, Some(decision));
             // Dropped packets are reported with the backend that policy judged.
             burst.translate(miss.at, miss.translation);
-            match miss.act(sessions, decision, allowed, denial.is_some()) {
+            match miss.act(sessions, decision, is_allowed, denial.is_some()) {
                 Ok((state, is_news)) => {
                     burst.allow(miss.at, miss.allowed, decision, state);
                     if let (true, Some(denial)) = (is_news, denial) {
@@ -182,8 +186,8 @@ impl Pending {
         let Self { misses, keys, verdicts, order, gathered, answers, .. } = self;
         verdicts.clear();
         verdicts.resize(keys.len(), PolicyVerdict::NO_MATCH);
-        let first = misses[0].table;
-        if misses.iter().all(|packet| packet.table == first) {
+        let first = misses[0].bound.table;
+        if misses.iter().all(|packet| packet.bound.table == first) {
             if let Some(table) = snapshot.table(first) {
                 table.lookup_batch(keys, verdicts);
             }
@@ -191,9 +195,9 @@ impl Pending {
         }
         order.clear();
         order.extend(0..misses.len());
-        order.sort_unstable_by_key(|&at| (misses[at].table, at));
-        for same in order.chunk_by(|&one, &other| misses[one].table == misses[other].table) {
-            let Some(table) = snapshot.table(misses[same[0]].table) else { continue };
+        order.sort_unstable_by_key(|&at| (misses[at].bound.table, at));
+        for same in order.chunk_by(|&one, &other| misses[one].bound.table == misses[other].bound.table) {
+            let Some(table) = snapshot.table(misses[same[0]].bound.table) else { continue };
             gathered.clear();
             gathered.extend(same.iter().map(|&at| keys[at]));
             answers.clear();
@@ -220,7 +224,7 @@ impl Miss {
                 let new = NewSession { decision, ..*new };
                 if !allowed {
                     // The refusal is not remembered: an address that the sender learns may allow its next packet.
-                    if !self.is_named {
+                    if !self.bound.is_named {
                         sessions.refuse(&new, DropReason::PolicyDenied, self.now);
                     }
                     return Err(DropReason::PolicyDenied);
@@ -260,29 +264,34 @@ impl Miss {
         }
     }
 
-    /// Judges a packet of a connection whose initiator has rules that name domains. `verdict` is that of the table without names. Returns
-    /// whether the packet is allowed, with the decision, and the decision of audited policies if only they deny.
+    /// Judges a packet of a connection whose initiator has rules that name domains. `verdict` is that of the table without names.
     #[cold]
     #[inline(never)]
     fn judge_named(
         &self,
-        sessions: &mut SessionTable,
+        sessions: &SessionTable,
         snapshot: &Snapshot,
         learning: &Learning,
         key: &PolicyKey,
         verdict: PolicyVerdict,
-    ) -> ((bool, Decision), Option<Decision>) {
-        let (ports, kept) = match &self.if_allowed {
-            IfAllowed::Start(new) => ((new.in_port, new.out_port), None),
+    ) -> Ruling {
+        let kept = match &self.if_allowed {
+            IfAllowed::Start(_) => None,
             IfAllowed::Keep(renewal) => {
-                let slot = sessions.find(renewal.hash, &renewal.key, self.now.time);
-                (renewal.ports, slot.and_then(|slot| sessions.decision(slot).name()))
+                let slot = sessions.lookup(renewal.hash, &renewal.key);
+                slot.and_then(|slot| sessions.decision(slot).name())
             }
         };
-        let asked = Asked { snapshot, ports, key, kept, now: self.now.time };
-        let judged = learning.decide(&asked, self.table, verdict);
-        let denial = judged.0.then(|| learning.audited_denial(&asked, self.audit)).flatten();
-        (judged, denial)
+        let (in_port, out) = self.ports();
+        learning.judge(&Asked { snapshot, in_port, out, key, kept, now: self.now.time }, self.bound, verdict)
+    }
+
+    /// Returns the receiving and the output port of the connection's forward direction.
+    const fn ports(&self) -> (PortId, PortId) {
+        match &self.if_allowed {
+            IfAllowed::Start(new) => (new.in_port, new.out_port),
+            IfAllowed::Keep(renewal) => renewal.ports,
+        }
     }
 
     /// Returns the drop reason of a packet that may learn that no host has its destination. `None` for all other packets. Such a packet
@@ -294,10 +303,7 @@ impl Miss {
     /// Returns the audit record of an allowed connection that `denial` would deny.
     #[cold]
     fn audited(&self, key: &PolicyKey, denial: Decision) -> Audited {
-        let (in_port, out_port) = match &self.if_allowed {
-            IfAllowed::Start(new) => (new.in_port, new.out_port),
-            IfAllowed::Keep(renewal) => renewal.ports,
-        };
+        let (in_port, out_port) = self.ports();
         let is_new = matches!(self.if_allowed, IfAllowed::Start(_));
         Audited { time: self.now.time, flow: audit::flow_of(key), in_port, out_port, decision: denial, is_new }
     }

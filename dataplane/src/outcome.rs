@@ -108,7 +108,8 @@ impl Verdict {
 /// The policy decision about a packet. A session stores the decision that created it and reports that decision for its later packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Decision {
-    /// The table or the name that decided. `None` for a hairpin packet, about which no table decides.
+    /// The table or the name that decided. `None` for a hairpin packet, about which no table decides, and for later packets of a session
+    /// that was allowed by name and denied since.
     pub by: Option<Decider>,
     /// Position of the matching rule in the table. `None` if no rule matched.
     pub rule: Option<u32>,

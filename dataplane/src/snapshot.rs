@@ -14,7 +14,6 @@ use ahash::RandomState;
 use bulkhead_classifier::{OriginId, Tables, Verdict};
 
 use crate::address_map::AddressMap;
-use crate::flow::{Flow, Translation};
 use crate::masquerade::Masquerade;
 use crate::names::Names;
 use crate::outcome::{Decider, Decision};
@@ -226,12 +225,6 @@ impl Snapshot {
     /// Returns the ports with rules that name domains, and the DNS servers from which they learn. `None` if no rule names domains.
     pub fn names(&self) -> Option<&Names> {
         self.names.as_deref()
-    }
-
-    /// Whether a forwarded packet belongs to a DNS conversation of a pod with rules that name domains, so that workers must see all packets
-    /// of its flow. `ports` are the receiving and the output port. `translation` is `None` if the packet is not translated.
-    pub(crate) fn is_dns(&self, ports: (PortId, PortId), flow: &Flow, translation: Option<&Translation>) -> bool {
-        self.names.as_deref().is_some_and(|names| names.part(ports, flow, translation).is_some())
     }
 
     /// Whether denials by rules of this origin are reported to the sender.

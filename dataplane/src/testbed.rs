@@ -1,5 +1,7 @@
 //! A small node for tests: two pods, the uplink, the host, and packets between them.
 
+pub(crate) mod dns;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -327,6 +329,14 @@ pub(crate) fn v4(src: &str, dst: &str, protocol: u8, ttl: u8, payload: &[u8]) ->
     }
     packet.extend(payload);
     packet
+}
+
+/// Returns a UDP datagram without a checksum.
+pub(crate) fn datagram((src, sport): (&str, u16), (dst, dport): (&str, u16), data: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(8 + data.len()).unwrap();
+    let mut bytes = [sport, dport, len, 0].map(u16::to_be_bytes).concat();
+    bytes.extend(data);
+    if src.contains(':') { v6(src, dst, 17, 64, &bytes) } else { v4(src, dst, 17, 64, &bytes) }
 }
 
 /// The cluster addresses of the tests' Services.

@@ -17,8 +17,8 @@ pub(super) struct Links {
     pub(super) of_destination: Link,
     /// Number of the packet for which the entry was last added to its lists.
     pub(super) queued: u64,
-    /// The number of the deciding table or, with the bit [`NAMED`], of the name by which the rule matched. `u32::MAX` if no table decided
-    /// or the decision is not known.
+    /// The number of the deciding table or, with the bit [`NAMED`], of the name by which the session was allowed. [`NO_TABLE`] if no table
+    /// decided or the decision is not known.
     table: u32,
     rule: u32,
     /// Next expected sequence number of each side, initiator first, as last sampled. 0 if unknown.
@@ -36,6 +36,8 @@ pub(super) struct Link {
 const AUDITED: u32 = 1 << 31;
 /// The bit of [`Links::table`] that marks the number of a name. Numbers of tables are lower.
 const NAMED: u32 = 1 << 31;
+/// The number of no table. The highest without the bit [`NAMED`], because every number with it is that of a name.
+const NO_TABLE: u32 = NAMED - 1;
 /// The rule position of a session that no rule allowed, without an audit mark.
 const NO_RULE: u32 = u32::MAX;
 /// The rule position of an audited session of an earlier process, whose rule is not known.
@@ -61,7 +63,7 @@ impl Links {
         self.table = match decision.by {
             Some(Decider::Name(name)) => NAMED | name.bits(),
             Some(Decider::Table(table)) => table.0,
-            None => u32::MAX,
+            None => NO_TABLE,
         };
         self.rule = match decision.rule {
             Some(rule) => rule,
@@ -84,24 +86,54 @@ impl Links {
         };
     }
 
-    /// Returns the name by which the rule matched. `None` if the session was not allowed by name.
+    /// Sets the decision to deny a session. The name by which the session was allowed stays: the session goes on if a rule names it again.
+    pub(super) const fn set_denial(&mut self, denial: &Decision) {
+        let allowed_by = self.table;
+        self.set_decision(denial);
+        if allowed_by & NAMED != 0 {
+            self.table = allowed_by;
+        }
+    }
+
+    /// Returns the name by which the session was allowed. `None` if it was not allowed by name.
     pub(super) const fn name(&self) -> Option<NameId> {
-        let is_named = self.table & NAMED != 0 && self.table != u32::MAX;
-        if is_named { Some(NameId::from_bits(self.table & !NAMED)) } else { None }
+        if self.table & NAMED != 0 { Some(NameId::from_bits(self.table & !NAMED)) } else { None }
     }
 
     /// Returns the decision. Its origin is in the entry. A decision by name does not have the table, which is the `named_table` of the
-    /// initiator's port.
+    /// initiator's port. Nor does the denial of a session that was allowed by name.
     pub(super) fn decision(&self, entry: &Entry) -> Decision {
         let some = |number: u32| (number != u32::MAX).then_some(number);
-        let by_table = || some(self.table).map(|table| Decider::Table(TableId(table)));
+        let by = match self.name() {
+            Some(name) => Some(Decider::Name(name)).filter(|_| entry.refused().is_none()),
+            None => Some(self.table).filter(|&table| table != NO_TABLE).map(|table| Decider::Table(TableId(table))),
+        };
         Decision {
-            by: self.name().map(Decider::Name).or_else(by_table),
+            by,
             rule: match self.rule {
                 NO_RULE | UNKNOWN_RULE => None,
                 rule => Some(rule & !AUDITED),
             },
             origin: some(entry.origin).map(OriginId),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_a_name_and_of_a_table_is_another_decision_than_none() {
+        let name = |bits| Some(Decider::Name(NameId::from_bits(bits)));
+        let table = |number| Some(Decider::Table(TableId(number)));
+        let all = [None, name(0), name((1 << 31) - 1), table(0), table((1 << 24) - 1)];
+        for by in all {
+            let mut links = Links::new(&Decision { by, rule: Some(3), origin: None });
+            assert_eq!(links.decision(&Entry::FREE).by, by);
+            assert_eq!(links.name().map(Decider::Name), by.filter(|by| matches!(by, Decider::Name(_))));
+            links.set_audited(true);
+            assert_eq!((links.decision(&Entry::FREE).by, links.is_audited()), (by, true));
         }
     }
 }

@@ -27,6 +27,7 @@ use super::lists::Lists;
 use super::memory::{Column, SessionMemoryError};
 use super::store::{Growth, TableFile};
 use super::{Key, Rewrite, SessionConfig, TcpWindow};
+use crate::names::NameId;
 use crate::service::Steering;
 use crate::{Decision, PortId, PortKind, SessionCounters};
 
@@ -298,6 +299,11 @@ impl SessionTable {
     /// Returns the decision that allowed the session or caused the refusal.
     pub(crate) fn decision(&self, slot: Slot) -> Decision {
         self.links.records()[slot as usize].decision(self.entry(slot))
+    }
+
+    /// Returns the name by which the session, or the session before policy cut it, was allowed. `None` if it was not allowed by name.
+    pub(crate) fn name(&self, slot: Slot) -> Option<NameId> {
+        self.links.records()[slot as usize].name()
     }
 
     /// Whether the session has an audit mark: see [`crate::Audited`].

@@ -4,11 +4,11 @@ use std::cell::OnceCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bulkhead_classifier::Tables;
 use bulkhead_classifier::identity::Difference;
+use bulkhead_classifier::{AddressSet, Tables};
 
 use super::Snapshot;
-use crate::{PortConfig, PortId, PortKind, TableId};
+use crate::{Holder, PortConfig, PortId, PortKind, TableId};
 
 impl Snapshot {
     /// Returns this snapshot as the successor of `previous`, the snapshot in force: unchanged ports keep their epochs.
@@ -51,7 +51,7 @@ impl Snapshot {
                 named_audit: None,
                 ..port.clone()
             };
-            let is_same = unbound(old) == unbound(new);
+            let is_same = unbound(old) == unbound(new) && previous.learning(id) == self.learning(id);
             // If the node lost an address, connections masqueraded with it must be judged again. If masquerading begins, so must
             // connections that left with a pod's address.
             let leaves_alike = old.kind != PortKind::Uplink || masquerades_alike;
@@ -65,6 +65,15 @@ impl Snapshot {
         }
         self.epochs = epochs;
         self
+    }
+}
+
+impl Snapshot {
+    /// Returns the port's holder and the DNS servers that the holder trusts. `None` if the port has no rules that name domains. If they
+    /// change, flows that the kernel forwards may be DNS that a worker must see.
+    fn learning(&self, port: PortId) -> Option<(Holder, &AddressSet)> {
+        let names = self.names()?;
+        Some((names.holder(port)?, names.servers()))
     }
 }
 

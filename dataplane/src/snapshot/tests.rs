@@ -139,3 +139,23 @@ fn the_last_port_id_is_never_a_real_port() {
     assert_eq!(snapshot(65_535).unwrap().ids().last(), Some(PortId(u16::MAX - 1)));
     assert!(matches!(snapshot(65_536), Err(SnapshotError::TooManyPorts { ports: 65_536 })));
 }
+
+#[test]
+fn another_trusted_server_is_a_new_epoch_of_the_ports_that_learn_names_alone() {
+    use crate::testbed::{A, B, ip};
+    use crate::{Holder, Names};
+    let names = |servers: &[&str], grace| {
+        let servers = servers.iter().map(|server| ip(server)).collect();
+        Some(Arc::new(Names::new(servers, grace, vec![None, None, Some(Holder(7)), None])))
+    };
+    let old = snapshot_of(1, ports()).with_names(names(&["10.0.0.53"], 0));
+    for (servers, grace, epochs) in
+        [(&["10.0.0.53"][..], 0, [1, 1]), (&["10.0.0.53"], 9, [1, 1]), (&["10.0.0.53", "10.0.0.54"], 0, [2, 1])]
+    {
+        let mut new = snapshot_of(2, ports()).with_names(names(servers, grace));
+        // Both snapshots share the tables, as a control plane's do.
+        new.tables.clone_from(&old.tables);
+        let new = new.after(&old);
+        assert_eq!([A, B].map(|port| new.epoch(port)), epochs, "{servers:?}");
+    }
+}

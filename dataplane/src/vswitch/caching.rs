@@ -30,7 +30,7 @@ use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot, FlowStart, Forwarded
 use crate::packet::{self, LinkType};
 use crate::translations::Translated;
 use crate::worker::JudgedFlow;
-use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
+use crate::{Flow, Judged, Names, PortId, Received, SessionState, Snapshot, Worker};
 
 /// Hits sampled per burst, and thus the maximum number of system calls (1.3 to 1.7 µs each): a twentieth of the time for sending a full
 /// burst.
@@ -124,6 +124,19 @@ pub(super) struct About<'a> {
 }
 
 impl About<'_> {
+    /// Whether workers must see all packets of a flow: because of a tracepoint, or because the flow is DNS of a pod with rules that name
+    /// domains. `ports` are the receiving and the output port in `snapshot`. `sent` is `None` if the flow is not translated.
+    fn keeps_from_cache(
+        &self,
+        snapshot: &Snapshot,
+        [in_port, out]: [PortId; 2],
+        flow: impl Fn() -> Option<Flow>,
+        sent: Option<&Translation>,
+    ) -> bool {
+        let is_dns = |names: &Names| flow().is_some_and(|flow| names.part((in_port, out), &flow, sent).is_some());
+        snapshot.names().is_some_and(is_dns) || self.stream.is_some_and(|stream| stream.keeps_from_cache(&flow, sent))
+    }
+
     /// Returns a packet with the port from which its session expects it. That is another one than its own if it is another node's and has passed
     /// the node's kernel; the cache takes the flow's next packets before the kernel.
     fn as_sent<'p>(&self, packet: Received<'p>) -> Received<'p> {
@@ -282,8 +295,7 @@ impl Caching {
         if ports.map(slot) != [Some(from), Some(to)] || !ports.into_iter().all(is_reached_alike) {
             return None;
         }
-        let is_kept = about.stream.is_some_and(|stream| stream.keeps_from_cache(|| Some(flow), translation.as_ref()));
-        if is_kept || next.is_dns((in_port, out), &flow, translation.as_ref()) {
+        if about.keeps_from_cache(next, ports, || Some(flow), translation.as_ref()) {
             return None;
         }
         let destination = translation.as_ref().map_or(flow.dst, |sent| sent.dst);
@@ -319,12 +331,7 @@ impl Caching {
         }
         let translation = translated.map(|translated| translated.sent());
         let flow = || packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).flow;
-        if about.snapshot.names().is_some()
-            && about.snapshot.is_dns((packet.in_port, out), &flow()?, translation.as_ref())
-        {
-            return None;
-        }
-        let is_kept = about.stream.is_some_and(|stream| stream.keeps_from_cache(flow, translation.as_ref()));
+        let is_kept = about.keeps_from_cache(about.snapshot, [packet.in_port, out], flow, translation.as_ref());
         (!is_kept).then_some(FlowWay { from, to, out, translation })
     }
 

@@ -4,6 +4,7 @@ mod caching;
 mod fragments;
 mod gone;
 mod judging;
+mod names;
 mod openings;
 mod reasons;
 mod renewals;

@@ -12,7 +12,7 @@ use super::{Worker, admission};
 use crate::packet::{Ip, TcpFlags, Transport};
 use crate::session::{Direction, Key, Match, NewSession, Slot};
 use crate::translations::TranslatedError;
-use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
+use crate::{Decision, DropReason, Flow, PortConfig, PortId, PortKind, SessionState, Snapshot, Verdict};
 
 /// The decision of entries about which no table has decided.
 pub(super) const NO_DECISION: Decision = Decision { by: None, rule: None, origin: None };
@@ -145,7 +145,8 @@ impl Worker {
             (entry.epoch, self.sessions.decision(claim.slot), entry.was_session())
         };
         let is_forward = claim.direction == Direction::Forward;
-        if epoch != burst.epoch {
+        let may_start = || self.may_have_learned(burst, at, claim) && self.check_start(&ip.transport).is_ok();
+        if epoch != burst.epoch || may_start() {
             if is_forward {
                 let is_translated = self.sessions.entry(claim.slot).is_translated();
                 if is_translated {
@@ -171,10 +172,19 @@ impl Worker {
         Err(reason)
     }
 
-    /// Judges a session that a policy has cut by newer tables, if they have not judged it yet. Returns false if it stays cut.
+    /// Judges a session that a policy has cut again, if the tables are newer or its initiator may have learned the destination's address
+    /// since. Returns false if it stays cut.
     fn resume(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
-        let is_stale = self.sessions.entry(claim.slot).epoch != burst.epoch;
+        let is_stale = self.sessions.entry(claim.slot).epoch != burst.epoch || self.may_have_learned(burst, at, claim);
         Ok(is_stale && self.renew(burst, at, claim)?)
+    }
+
+    /// Whether the sender of a packet that policy has refused may have learned the destination's address since, so that the packet must be
+    /// judged again.
+    fn may_have_learned(&self, burst: &Burst<'_>, at: usize, claim: &Claim) -> bool {
+        let is_by_policy = self.sessions.entry(claim.slot).refused() == Some(DropReason::PolicyDenied);
+        let sender = burst.snapshot.port(burst.in_port(at));
+        claim.direction == Direction::Forward && is_by_policy && sender.is_some_and(PortConfig::is_named)
     }
 
     /// Forwards a packet in its session, or lets it wait until the new generation has judged the session. Returns false if the session's

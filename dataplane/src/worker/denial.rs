@@ -10,17 +10,20 @@ use super::exit::{self, Check};
 use crate::service::{Answer, Client};
 use crate::{Flow, PortId, Snapshot};
 
-/// Returns the origin of the rule that denies the packet as the first of a conversation. `None` if it would be allowed, if no rule decides,
-/// or if there is no route. Ignores sessions.
+/// Returns the origin of the rule that denies the packet as the first of a conversation: a rule of the receiver's table or, if that allows
+/// the packet, of the sender's `named_table`. `None` if both allow it, if no rule decides, or if there is no route. Ignores sessions, and
+/// rules that name domains: they only allow, and the packet was denied.
 pub(crate) fn denied_by(snapshot: &Snapshot, in_port: PortId, flow: &Flow) -> Option<OriginId> {
     let translated = translated(snapshot, in_port, flow);
     let flow = translated.as_ref().unwrap_or(flow);
     let exit = exit::find(snapshot, in_port, (flow.src, flow.dst), translated.is_some()).ok()?;
     let Check::Table(bound) = exit.check else { return None };
-    let table = snapshot.table(bound.table)?;
-    let verdict = table.lookup(&policy_key(flow));
-    let rule = table.deciding_rule(verdict)?;
-    (!verdict.is_allow()).then_some(rule.origin)
+    let denying = |table| {
+        let table = snapshot.table(table)?;
+        let verdict = table.lookup(&policy_key(flow));
+        (!verdict.is_allow()).then(|| table.deciding_rule(verdict).map(|rule| rule.origin))
+    };
+    denying(bound.table).or_else(|| denying(snapshot.port(in_port)?.named_table?))?
 }
 
 /// Returns the flow after translation to a Service's backend. The backend is that of a new client, since policy rarely differs between

@@ -55,7 +55,7 @@ impl Worker {
                 let key = policy_key(&forward);
                 let verdict = next.table(bound.table)?.lookup(&key);
                 let ruling = if bound.is_named {
-                    let kept = self.sessions.decision(slot).name();
+                    let kept = self.sessions.name(slot);
                     let (in_port, out) = (initiator, exit.port);
                     let asked = Asked { snapshot: next, in_port, out, key: &key, kept, now: self.now.time };
                     self.learning.judge(&asked, bound, verdict)

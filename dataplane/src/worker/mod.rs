@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** A worker runs the pipeline's stages over bursts. [`Worker::judge`] serves a live vswitch. [`Worker::process`] also returns
 //! flows and decisions. Both use the same engine and may be mixed. A worker owns its sessions and fragments and shares only the snapshot.
-//! It takes no lock and does not allocate once its tables have grown.
+//! It does not allocate once its tables have grown. It takes no lock, except for the first packets and the DNS answers of pods with rules that
+//! name domains, and these may also allocate (see [`crate::names`]).
 //!
 //! **Not its purpose.** It does not receive, send or rewrite frames. It has no clock: packets carry the time, which is made monotonic.
 //! [`Affinity`] assigns packets to workers.

@@ -83,6 +83,9 @@ pub(super) struct Pending {
     gathered: Vec<PolicyKey>,
     answers: Vec<PolicyVerdict>,
     filter: Box<[u64; FILTER_BITS / 64]>,
+    /// Number of batches classified so far, in tests only.
+    #[cfg(test)]
+    pub(super) batches: u64,
 }
 
 impl Pending {
@@ -95,6 +98,8 @@ impl Pending {
             gathered: Vec::with_capacity(BURST),
             answers: Vec::with_capacity(BURST),
             filter: Box::new([0; FILTER_BITS / 64]),
+            #[cfg(test)]
+            batches: 0,
         }
     }
 
@@ -153,6 +158,8 @@ impl Pending {
         if self.misses.is_empty() {
             return;
         }
+        #[cfg(test)]
+        (self.batches += 1);
         self.classify(burst.snapshot);
         for ((miss, key), verdict) in self.misses.iter().zip(&self.keys).zip(&self.verdicts) {
             let Ruling { is_allowed, decision, denial } = if miss.bound.is_named {
@@ -223,10 +230,7 @@ impl Miss {
             IfAllowed::Start(new) => {
                 let new = NewSession { decision, ..*new };
                 if !allowed {
-                    // The refusal is not remembered: an address that the sender learns may allow its next packet.
-                    if !self.bound.is_named {
-                        sessions.refuse(&new, DropReason::PolicyDenied, self.now);
-                    }
+                    sessions.refuse(&new, DropReason::PolicyDenied, self.now);
                     return Err(DropReason::PolicyDenied);
                 }
                 if let Some(reason) = self.unreachable() {
@@ -279,7 +283,7 @@ impl Miss {
             IfAllowed::Start(_) => None,
             IfAllowed::Keep(renewal) => {
                 let slot = sessions.lookup(renewal.hash, &renewal.key);
-                slot.and_then(|slot| sessions.decision(slot).name())
+                slot.and_then(|slot| sessions.name(slot))
             }
         };
         let (in_port, out) = self.ports();

@@ -147,6 +147,20 @@ fn the_policy_that_denies_says_whether_it_is_refused() {
 }
 
 #[test]
+fn a_policy_of_the_sender_that_names_domains_says_whether_it_is_refused() {
+    let (inside, outside) = (syn("10.0.0.1", "10.0.0.2", 80, 1, b""), syn("10.0.0.1", "8.8.8.8", 443, 1, b""));
+    for (refusing, told) in [(&[][..], false), (&[EGRESS], true)] {
+        let mut ports = linked_ports();
+        ports[A.index()].named_table = Some(CLOSED);
+        let mut node = node(refusing);
+        let (tables, routes) = (node.snapshot.tables().to_vec(), routes(&ports));
+        node.snapshot = Snapshot::new(2, ports, tables, routes).unwrap().refusing(refusing.iter().copied());
+        assert_eq!(node.refusal(A, &inside).is_some(), told);
+        assert_eq!(node.refusal(A, &outside).is_some(), told);
+    }
+}
+
+#[test]
 fn who_is_behind_the_node_is_told_through_the_host_port_and_strangers_are_told_nothing() {
     let mut node = node(&[INGRESS]);
     let from_host = framed(HOST_MAC, HOST, &tcp("172.17.0.2", "10.0.0.2", 40_000, 81, SYN));

@@ -155,8 +155,9 @@ impl SessionTable {
         if self.endings.is_some() {
             self.tell_end(slot, reason != DropReason::NoSuchPod);
         }
-        self.set_decision(slot, epoch, decision);
+        self.links.records_mut()[slot as usize].set_denial(decision);
         let entry = self.entry_mut(slot);
+        entry.set_decided(epoch, decision.origin);
         let is_first = entry.refused().is_none();
         if is_first {
             entry.set_cut(Some(state));

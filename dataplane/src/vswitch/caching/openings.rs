@@ -37,7 +37,6 @@ use std::ops::Range;
 
 use ahash::RandomState;
 
-use super::super::stream::StreamWriter;
 use super::{About, Allowance, Caching};
 use crate::io::{
     CachedFlow, FlowHandshake, FlowLatch, FlowStart, FlowSteps, HANDSHAKES, Initiator, RENEWED_IN_LAST, Translation,
@@ -212,7 +211,7 @@ impl Caching {
 
     /// Returns the flows of both directions for a SYN or SYN-ACK. `None` if the connection cannot be cached.
     ///
-    /// If a tracepoint keeps a connection through a shared uplink from the cache, only the flow of the answers is returned, without a lease: the
+    /// If workers must see all packets of a connection through a shared uplink, only the flow of the answers is returned, without a lease: the
     /// programs then send the answers to a worker instead of the node's kernel, which has not seen the SYN.
     fn open_connection(
         &mut self,
@@ -230,9 +229,6 @@ impl Caching {
             None => (None, None),
         };
         let opening = about.engine.opening(packet.frame, in_port)?;
-        if about.snapshot.is_dns((in_port, out), &opening.flow, sent.as_ref()) {
-            return None;
-        }
         let (starter, opposite) = match opening.initiator {
             Initiator::Source if !self.cache.forwards_answers() => return None,
             Initiator::Source => (in_port, Initiator::Destination),
@@ -283,8 +279,7 @@ impl Caching {
         };
         let flows = [own, other];
         let is_kept = |flow: &CachedFlow| {
-            let keeps = |stream: &StreamWriter| stream.keeps_from_cache(|| Some(flow.flow), flow.translation.as_ref());
-            about.stream.is_some_and(keeps)
+            about.keeps_from_cache(about.snapshot, flow.ports, || Some(flow.flow), flow.translation.as_ref())
         };
         if flows.iter().any(is_kept) {
             let is_shared = opposite == Initiator::Destination && about.snapshot.shared_uplink() == Some(out);

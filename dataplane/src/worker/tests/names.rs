@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use bulkhead_classifier::{Action, AddressSet, NameSet, PortRange, Rule, Service, ServiceSet, Tables};
 
+mod denials;
 mod histories;
+mod unread;
 
 use super::*;
+use crate::testbed::dns::{TYPE_A, TYPE_AAAA, answer, answer_of, framed, query, query_of};
 use crate::wire::checksum;
 
 /// The `named_table` of pod A. It allows DNS ports and the named destinations, and denies all else.
@@ -46,45 +49,25 @@ fn bed() -> Bed {
     Bed { snapshot: snapshot_naming(2, &["www.example.com", "*.example.org"], RULE), ..Bed::new() }
 }
 
-fn wire(name: &str) -> Vec<u8> {
-    let labels = name.split('.').flat_map(|label| [&[u8::try_from(label.len()).unwrap()], label.as_bytes()].concat());
-    labels.chain([0]).collect()
+/// Returns the snapshot with changed ports.
+fn changed(snapshot: &Snapshot, generation: u64, change: impl FnOnce(&mut [PortConfig])) -> Snapshot {
+    let mut ports = snapshot.ports().to_vec();
+    change(&mut ports);
+    Snapshot::new(generation, ports, snapshot.tables().to_vec(), snapshot.routes().clone())
+        .unwrap()
+        .with_names(snapshot.names().cloned().map(Arc::new))
 }
 
-fn message(id: u16, flags: u16, name: &str, kind: u16, answers: &[(&str, u32, &str)]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let count = u16::try_from(answers.len()).unwrap();
-    [id, flags, 1, count, 0, 0].iter().for_each(|word: &u16| bytes.extend(word.to_be_bytes()));
-    bytes.extend(wire(name));
-    [kind, 1].iter().for_each(|word| bytes.extend(word.to_be_bytes()));
-    for (owner, ttl, data) in answers {
-        bytes.extend(wire(owner));
-        let (kind, data): (u16, Vec<u8>) = match data.parse() {
-            Ok(std::net::IpAddr::V4(v4)) => (1, v4.octets().to_vec()),
-            Ok(std::net::IpAddr::V6(v6)) => (28, v6.octets().to_vec()),
-            Err(_) => (5, wire(data)),
-        };
-        [kind, 1].iter().for_each(|word| bytes.extend(word.to_be_bytes()));
-        bytes.extend(ttl.to_be_bytes());
-        bytes.extend(u16::try_from(data.len()).unwrap().to_be_bytes());
-        bytes.extend(data);
-    }
-    bytes
-}
-
-fn query(id: u16, name: &str) -> Vec<u8> {
-    message(id, 0x0100, name, 1, &[])
-}
-
-fn answer(id: u16, name: &str, answers: &[(&str, u32, &str)]) -> Vec<u8> {
-    message(id, 0x8180, name, 1, answers)
-}
-
-fn datagram((src, sport): (&str, u16), (dst, dport): (&str, u16), data: &[u8]) -> Vec<u8> {
-    let len = u16::try_from(8 + data.len()).unwrap();
-    let mut bytes = [sport, dport, len, 0].map(u16::to_be_bytes).concat();
-    bytes.extend(data);
-    if src.contains(':') { v6(src, dst, 17, 64, &bytes) } else { v4(src, dst, 17, 64, &bytes) }
+/// Judges packets as one burst.
+fn burst(bed: &mut Bed, packets: &[(PortId, Vec<u8>)]) -> Vec<Verdict> {
+    let (link, time) = (LinkType::Raw, bed.now);
+    let packets: Vec<_> = packets
+        .iter()
+        .map(|(in_port, frame)| Packet { frame, wire_len: frame.len(), link, in_port: *in_port, time })
+        .collect();
+    let mut outcomes = vec![Outcome::UNJUDGED; packets.len()];
+    bed.worker.process(&bed.snapshot, &packets, &mut outcomes);
+    outcomes.iter().map(|outcome| outcome.verdict).collect()
 }
 
 /// Sends a query of A to the server over the uplink, and the answer. Both must be forwarded.
@@ -138,20 +121,51 @@ fn in_one_burst_only_packets_after_the_answer_are_allowed() {
         ),
         (A, tcp("10.0.0.1", WEB, 2, 443, SYN)),
     ];
-    let packets: Vec<_> = packets
-        .iter()
-        .map(|(in_port, frame)| Packet {
-            frame,
-            wire_len: frame.len(),
-            link: LinkType::Raw,
-            in_port: *in_port,
-            time: bed.now,
-        })
-        .collect();
-    let mut outcomes = [Outcome::UNJUDGED; 4];
-    bed.worker.process(&bed.snapshot, &packets, &mut outcomes);
-    let verdicts = outcomes.map(|outcome| outcome.verdict.out_port());
+    let verdicts: Vec<_> = burst(&mut bed, &packets).iter().map(|verdict| verdict.out_port()).collect();
     assert_eq!(verdicts, [Some(UPLINK), None, Some(A), Some(UPLINK)]);
+}
+
+#[test]
+fn only_dns_of_pods_with_such_rules_makes_waiting_packets_be_classified_early() {
+    let mut bed = bed();
+    let others = |from: u16| (from..from + 9).map(|port| (B, tcp("10.0.0.2", WEB, port, 443, SYN)));
+    let dns = |port, client, name| (port, datagram((client, 4000), (SERVER, 53), &query(1, name)));
+    let without: Vec<_> = others(1).chain([dns(B, "10.0.0.2", "www.example.com")]).chain(others(10)).collect();
+    let with: Vec<_> = others(20).chain([dns(A, "10.0.0.1", "www.example.com")]).chain(others(30)).collect();
+    for (packets, batches) in [(without, 1), (with, 2)] {
+        let before = bed.worker.pending.batches;
+        assert_eq!(burst(&mut bed, &packets), vec![Verdict::Forward(UPLINK); packets.len()]);
+        assert_eq!(bed.worker.pending.batches - before, batches);
+    }
+}
+
+#[test]
+fn what_one_pod_learns_opens_nothing_to_another() {
+    let mut bed = bed();
+    let names =
+        Names::new([ip(SERVER)].into_iter().collect(), GRACE, vec![None, None, Some(Holder(7)), Some(Holder(9))]);
+    bed.snapshot = changed(&bed.snapshot, 3, |ports| ports[B.index()].named_table = Some(NAMED));
+    bed.snapshot = bed.snapshot.with_names(Some(Arc::new(names)));
+    let of_b = |bed: &mut Bed, port| bed.verdict(B, &tcp("10.0.0.2", WEB, port, 443, SYN)) == Verdict::Forward(UPLINK);
+    resolve(&mut bed, 1, "www.example.com", &[("www.example.com", 60, WEB)]);
+    assert!(connects(&mut bed, 1, WEB) && !of_b(&mut bed, 1));
+    // The answer to A's question, sent to B.
+    let (a, b) = (("10.0.0.1", 4000), ("10.0.0.2", 4000));
+    bed.verdict(A, &datagram(a, (SERVER, 53), &query(2, "www.example.com")));
+    bed.verdict(B, &datagram(b, (SERVER, 53), &query(3, "www.example.com")));
+    let reply = |id| answer(id, "www.example.com", &[("www.example.com", 60, WEB)]);
+    assert_eq!(bed.verdict(UPLINK, &datagram((SERVER, 53), b, &reply(2))), Verdict::Forward(B));
+    assert!(!of_b(&mut bed, 2));
+    assert_eq!(bed.verdict(UPLINK, &datagram((SERVER, 53), b, &reply(3))), Verdict::Forward(B));
+    assert!(of_b(&mut bed, 3));
+}
+
+#[test]
+fn queries_about_names_that_no_rule_names_are_not_counted() {
+    let mut bed = bed();
+    resolve(&mut bed, 1, "other.test", &[("other.test", 60, WEB)]);
+    assert_eq!(*bed.worker.name_counters(), NameCounters::default());
+    assert!(!connects(&mut bed, 1, WEB));
 }
 
 #[test]
@@ -251,7 +265,7 @@ fn no_answer_is_believed_that_the_pod_has_not_asked_this_server_for() {
     assert_eq!(bed.worker.name_counters().unasked, 2);
     // A failure opens nothing, whatever it carries.
     asked(&mut bed);
-    bed.verdict(UPLINK, &from_server(&message(1, 0x8183, "wWw.example.com", 1, &[("www.example.com", 60, WEB)])));
+    bed.verdict(UPLINK, &from_server(&answer_of((1, 3), "wWw.example.com", TYPE_A, &[("www.example.com", 60, WEB)])));
     assert!(!connects(&mut bed, 3, WEB), "NXDOMAIN");
 }
 
@@ -271,13 +285,8 @@ fn a_server_behind_a_service_is_known_by_its_own_address_and_port() {
     let mut services = services(1, &[(VIP, service(&[backend("10.0.0.2", 5353)]))]);
     let vip = Vip { address: ip(VIP), protocol: 17, port: 53 };
     services.set_vip(vip, Some(VipEntry { port: 0, ..ENTRY }));
+    bed.snapshot = changed(&bed.snapshot, 3, |ports| ports[B.index()].egress = Some(OPEN));
     bed.snapshot = bed.snapshot.with_services(Some(Arc::new(services)));
-    let mut ports = bed.snapshot.ports().to_vec();
-    ports[B.index()].egress = Some(OPEN);
-    bed.snapshot = Snapshot::new(3, ports, bed.snapshot.tables().to_vec(), bed.snapshot.routes().clone())
-        .unwrap()
-        .with_names(Some(Arc::new(bed.snapshot.names().unwrap().clone())))
-        .with_services(Some(Arc::new(bed.snapshot.services().unwrap().clone())));
     assert_eq!(
         bed.verdict(A, &datagram(("10.0.0.1", 4000), (VIP, 53), &query(1, "a.example.org"))),
         Verdict::Forward(B)
@@ -291,23 +300,12 @@ fn a_server_behind_a_service_is_known_by_its_own_address_and_port() {
 #[test]
 fn ipv6_is_learned_like_ipv4_and_neither_displaces_the_other() {
     let mut bed = bed();
-    bed.snapshot = {
-        let mut ports = bed.snapshot.ports().to_vec();
-        ports[B.index()].egress = Some(OPEN);
-        Snapshot::new(3, ports, bed.snapshot.tables().to_vec(), bed.snapshot.routes().clone())
-            .unwrap()
-            .with_names(Some(Arc::new(bed.snapshot.names().unwrap().clone())))
-    };
+    bed.snapshot = changed(&bed.snapshot, 3, |ports| ports[B.index()].egress = Some(OPEN));
     let (client, server) = (("fd00::1", 4000), ("fd00::2", 53));
-    let ask = message(1, 0x0100, "www.example.com", 28, &[]);
+    let ask = query_of(1, "www.example.com", TYPE_AAAA);
     assert_eq!(bed.verdict(A, &datagram(client, server, &ask)), Verdict::Forward(B));
-    let reply = message(
-        1,
-        0x8180,
-        "www.example.com",
-        28,
-        &[("www.example.com", 60, "2001:db8::7"), ("www.example.com", 60, WEB)],
-    );
+    let records = [("www.example.com", 60, "2001:db8::7"), ("www.example.com", 60, WEB)];
+    let reply = answer_of((1, 0), "www.example.com", TYPE_AAAA, &records);
     assert_eq!(bed.verdict(B, &datagram(server, client, &reply)), Verdict::Forward(A));
     assert!(connects(&mut bed, 1, "2001:db8::7") && !connects(&mut bed, 2, WEB), "only AAAA was asked");
     resolve(&mut bed, 1, "www.example.com", &[("www.example.com", 60, WEB)]);
@@ -331,13 +329,12 @@ fn segment((src, sport): (&str, u16), (dst, dport): (&str, u16), distance: u32, 
 fn answers_over_tcp_are_put_together_from_their_segments() {
     let mut bed = bed();
     let (client, server) = (("10.0.0.1", 4000), (SERVER, 53));
-    let framed = |message: Vec<u8>| [u16::try_from(message.len()).unwrap().to_be_bytes().to_vec(), message].concat();
     assert_eq!(bed.verdict(A, &tcp(client.0, server.0, client.1, 53, SYN)), Verdict::Forward(UPLINK));
     assert_eq!(bed.verdict(UPLINK, &tcp(server.0, client.0, 53, client.1, SYN | ACK)), Verdict::Forward(A));
-    let ask = framed(query(1, "www.example.com"));
+    let ask = framed(&query(1, "www.example.com"));
     assert_eq!(bed.verdict(A, &segment(client, server, 0, &ask)), Verdict::Forward(UPLINK));
-    let reply =
-        framed(answer(1, "www.example.com", &[("www.example.com", 60, WEB), ("www.example.com", 60, "203.0.113.8")]));
+    let records = [("www.example.com", 60, WEB), ("www.example.com", 60, "203.0.113.8")];
+    let reply = framed(&answer(1, "www.example.com", &records));
     let (first, second) = reply.split_at(reply.len() - 9);
     let late = u32::try_from(first.len()).unwrap();
     assert_eq!(bed.verdict(UPLINK, &segment(server, client, late, second)), Verdict::Forward(A));
@@ -348,16 +345,18 @@ fn answers_over_tcp_are_put_together_from_their_segments() {
 }
 
 #[test]
-fn what_is_not_understood_is_forwarded_and_opens_nothing() {
-    let mut bed = bed();
+fn an_answer_that_is_cut_anywhere_is_forwarded_opens_nothing_and_leaves_its_question_open() {
     let (client, server) = (("10.0.0.1", 4000), (SERVER, 53));
-    assert_eq!(bed.verdict(A, &datagram(client, server, &query(1, "www.example.com"))), Verdict::Forward(UPLINK));
     let whole = answer(1, "www.example.com", &[("www.example.com", 60, WEB)]);
     for len in 0..whole.len() {
+        let mut bed = bed();
+        assert_eq!(bed.verdict(A, &datagram(client, server, &query(1, "www.example.com"))), Verdict::Forward(UPLINK));
         assert_eq!(bed.verdict(UPLINK, &datagram(server, client, &whole[..len])), Verdict::Forward(A));
         assert!(!connects(&mut bed, 1, WEB), "{len} bytes");
+        assert_eq!((bed.worker.name_counters().malformed, bed.worker.name_counters().answers), (1, 0), "{len} bytes");
+        assert_eq!(bed.verdict(UPLINK, &datagram(server, client, &whole)), Verdict::Forward(A));
+        assert!(connects(&mut bed, 1, WEB), "{len} bytes");
     }
-    assert!(bed.worker.name_counters().malformed > 0);
 }
 
 #[test]

@@ -162,26 +162,17 @@ impl Pending {
         (self.batches += 1);
         self.classify(burst.snapshot);
         for ((miss, key), verdict) in self.misses.iter().zip(&self.keys).zip(&self.verdicts) {
-            let Ruling { is_allowed, decision, denial } = if miss.bound.is_named {
-                miss.judge_named(sessions, burst.snapshot, learning, key, *verdict)
-            } else {
-                let is_allowed = verdict.is_allow();
-                let denial = miss.bound.audit.filter(|_| is_allowed);
-                let denial = denial.and_then(|audit| audit::denial(burst.snapshot, audit, key));
-                Ruling { is_allowed, decision: burst.snapshot.decision(miss.bound.table, *verdict), denial }
-            };
-            burst.decisions.set(miss.at, Some(decision));
-            // Dropped packets are reported with the backend that policy judged.
-            burst.translate(miss.at, miss.translation);
-            match miss.act(sessions, decision, is_allowed, denial.is_some()) {
-                Ok((state, is_news)) => {
-                    burst.allow(miss.at, miss.allowed, decision, state);
-                    if let (true, Some(denial)) = (is_news, denial) {
-                        audits.push(Noted { at: miss.at, audited: miss.audited(key, denial) });
-                    }
-                }
-                Err(reason) => burst.drop(miss.at, reason),
+            if miss.bound.is_named {
+                miss.settle_named(key, *verdict, sessions, burst, learning, audits);
+                continue;
             }
+            let is_allowed = verdict.is_allow();
+            let decision = burst.snapshot.decision(miss.bound.table, *verdict);
+            let denial = match miss.bound.audit {
+                Some(audit) if is_allowed => audit::denial(burst.snapshot, audit, key),
+                _ => None,
+            };
+            miss.settle(key, &Ruling { is_allowed, decision, denial }, sessions, burst, audits);
         }
         self.misses.clear();
         self.keys.clear();
@@ -219,6 +210,7 @@ impl Pending {
 
 impl Miss {
     /// Creates, renews or ends the session by the table's verdict. Also returns whether the connection is newly audited.
+    #[inline(always)]
     fn act(
         &self,
         sessions: &mut SessionTable,
@@ -268,17 +260,44 @@ impl Miss {
         }
     }
 
-    /// Judges a packet of a connection whose initiator has rules that name domains. `verdict` is that of the table without names.
+    /// Applies a ruling to the packet and its session. Appends an audited connection to `audits`.
+    #[inline(always)]
+    fn settle(
+        &self,
+        key: &PolicyKey,
+        ruling: &Ruling,
+        sessions: &mut SessionTable,
+        burst: &mut Burst<'_>,
+        audits: &mut Vec<Noted>,
+    ) {
+        let Ruling { is_allowed, decision, denial } = *ruling;
+        burst.decisions.set(self.at, Some(decision));
+        // Dropped packets are reported with the backend that policy judged.
+        burst.translate(self.at, self.translation);
+        match self.act(sessions, decision, is_allowed, denial.is_some()) {
+            Ok((state, is_news)) => {
+                burst.allow(self.at, self.allowed, decision, state);
+                if let (true, Some(denial)) = (is_news, denial) {
+                    audits.push(Noted { at: self.at, audited: self.audited(key, denial) });
+                }
+            }
+            Err(reason) => burst.drop(self.at, reason),
+        }
+    }
+
+    /// Like [`Miss::settle`], for a packet of a connection whose initiator has rules that name domains. `verdict` is that of the table
+    /// without names. Apart from the loop over misses, which nodes without such rules run.
     #[cold]
     #[inline(never)]
-    fn judge_named(
+    fn settle_named(
         &self,
-        sessions: &SessionTable,
-        snapshot: &Snapshot,
-        learning: &Learning,
         key: &PolicyKey,
         verdict: PolicyVerdict,
-    ) -> Ruling {
+        sessions: &mut SessionTable,
+        burst: &mut Burst<'_>,
+        learning: &Learning,
+        audits: &mut Vec<Noted>,
+    ) {
         let kept = match &self.if_allowed {
             IfAllowed::Start(_) => None,
             IfAllowed::Keep(renewal) => {
@@ -287,7 +306,8 @@ impl Miss {
             }
         };
         let (in_port, out) = self.ports();
-        learning.judge(&Asked { snapshot, in_port, out, key, kept, now: self.now.time }, self.bound, verdict)
+        let asked = Asked { snapshot: burst.snapshot, in_port, out, key, kept, now: self.now.time };
+        self.settle(key, &learning.judge(&asked, self.bound, verdict), sessions, burst, audits);
     }
 
     /// Returns the receiving and the output port of the connection's forward direction.

@@ -48,6 +48,8 @@ pub struct Snapshot {
     tunnel_port: Option<u16>,
     /// The ports with rules that name domains, and the DNS servers from which they learn. `None` if no rule names domains.
     names: Option<Arc<Names>>,
+    /// Whether any port has tables with rules that name domains.
+    has_named_ports: bool,
 }
 
 /// The reason why a snapshot was rejected. The current one stays in force.
@@ -136,7 +138,9 @@ impl Snapshot {
             masquerade: None,
             tunnel_port: None,
             names: None,
+            has_named_ports: false,
         };
+        snapshot.has_named_ports = snapshot.ports.iter().any(PortConfig::is_named);
         snapshot.check_references()?;
         snapshot.find_owners()?;
         snapshot.host = snapshot.only(PortKind::Host)?;
@@ -235,6 +239,12 @@ impl Snapshot {
     /// Whether any denials are reported to the sender.
     pub fn refuses_any(&self) -> bool {
         !self.refusing.is_empty()
+    }
+
+    /// Whether any port [is named](PortConfig::is_named).
+    #[inline]
+    pub(crate) const fn has_named_ports(&self) -> bool {
+        self.has_named_ports
     }
 
     /// Returns generation 0 without ports, which drops everything. Workers begin with it.

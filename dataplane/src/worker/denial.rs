@@ -23,7 +23,9 @@ pub(crate) fn denied_by(snapshot: &Snapshot, in_port: PortId, flow: &Flow) -> Op
         let verdict = table.lookup(&policy_key(flow));
         (!verdict.is_allow()).then(|| table.deciding_rule(verdict).map(|rule| rule.origin))
     };
-    denying(bound.table).or_else(|| denying(snapshot.port(in_port)?.named_table?))?
+    let is_named = exit::is_named(snapshot, (in_port, exit.port), (flow.src, flow.dst));
+    let named = snapshot.port(in_port).and_then(|port| port.named_table).filter(|_| is_named);
+    denying(bound.table).or_else(|| denying(named?))?
 }
 
 /// Returns the flow after translation to a Service's backend. The backend is that of a new client, since policy rarely differs between

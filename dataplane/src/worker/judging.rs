@@ -54,9 +54,9 @@ impl Worker {
             Check::Table(bound) => {
                 let key = policy_key(&forward);
                 let verdict = next.table(bound.table)?.lookup(&key);
-                let ruling = if bound.is_named {
+                let (in_port, out) = (initiator, exit.port);
+                let ruling = if exit::is_named(next, (in_port, out), (forward.src, forward.dst)) {
                     let kept = self.sessions.name(slot);
-                    let (in_port, out) = (initiator, exit.port);
                     let asked = Asked { snapshot: next, in_port, out, key: &key, kept, now: self.now.time };
                     self.learning.judge(&asked, bound, verdict)
                 } else {

@@ -61,7 +61,8 @@ pub(super) struct Ruling {
 /// The first matching rule in a table with rules that name domains.
 struct FirstMatch<'a> {
     table: TableId,
-    tables: &'a Tables,
+    /// `None` if the snapshot lacks the table. No rule matches then.
+    tables: Option<&'a Tables>,
     verdict: PolicyVerdict,
     /// The name by which the rule matched. `None` if the rule names no domains.
     name: Option<NameId>,
@@ -70,7 +71,7 @@ struct FirstMatch<'a> {
 impl FirstMatch<'_> {
     /// Compares the rules that name this name of the destination with the first match so far.
     fn consider(&mut self, key: &PolicyKey, id: NameId, name: &str) {
-        let verdict = self.tables.lookup_name(key, name);
+        let verdict = self.tables.map_or(PolicyVerdict::NO_MATCH, |tables| tables.lookup_name(key, name));
         if verdict.precedes(self.verdict) {
             (self.verdict, self.name) = (verdict, Some(id));
         }
@@ -92,8 +93,9 @@ impl Learning {
         let sender = snapshot.port(in_port);
         let of_sender = |table: fn(&PortConfig) -> Option<TableId>| {
             let table = sender.and_then(table)?;
-            let tables = snapshot.table(table)?;
-            Some(FirstMatch { table, tables, verdict: tables.lookup(key), name: None })
+            let tables = snapshot.table(table);
+            let verdict = tables.map_or(PolicyVerdict::NO_MATCH, |tables| tables.lookup(key));
+            Some(FirstMatch { table, tables, verdict, name: None })
         };
         let mut matches = [of_sender(|port| port.named_table), of_sender(|port| port.named_audit)];
         self.each_name(asked, |id, name| {

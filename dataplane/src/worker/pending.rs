@@ -9,7 +9,7 @@ use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict};
 
 use super::audit::{self, Audited, Noted};
 use super::column::Burst;
-use super::exit::Bound;
+use super::exit::{self, Bound};
 use super::names::{Asked, Learning, Ruling};
 use crate::packet::TcpFlags;
 use crate::session::{Direction, Key, Moment, NewSession, SessionTable, Slot};
@@ -162,7 +162,7 @@ impl Pending {
         (self.batches += 1);
         self.classify(burst.snapshot);
         for ((miss, key), verdict) in self.misses.iter().zip(&self.keys).zip(&self.verdicts) {
-            if miss.bound.is_named {
+            if exit::is_named(burst.snapshot, miss.ports(), (key.src(), key.dst())) {
                 miss.settle_named(key, *verdict, sessions, burst, learning, audits);
                 continue;
             }

@@ -428,8 +428,8 @@ impl History {
             return;
         }
         let is_settled = session.judged == self.model.generation && !session.is_cut;
-        let anew = self.model.about_names(pod, &session).max(self.model.about_new(pod, session.address, now));
-        let said = if is_settled { Said::Allowed } else { anew };
+        let again = self.model.about_names(pod, &session).max(self.model.about_new(pod, session.address, now));
+        let said = if is_settled { Said::Allowed } else { again };
         let is_allowed = self.send_to(end, (session.address, session.is_tcp), ACK);
         let allowed = if session.is_cut { "resumed" } else { "went on" };
         self.compare(said, is_allowed, reached, [allowed, "cut", "rounded"]);

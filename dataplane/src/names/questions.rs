@@ -27,21 +27,20 @@ pub(crate) struct Asker {
 }
 
 /// A query of a pod that was not answered yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Question {
     asker: Asker,
     /// The DNS message's id.
     id: u16,
     /// Time of the last query in nanoseconds since 1970.
     asked: u64,
-    /// The question as sent, in the first `len` bytes.
-    bytes: [u8; LONGEST],
-    len: usize,
+    /// The question as sent, at most [`LONGEST`] bytes.
+    bytes: Box<[u8]>,
 }
 
 impl Question {
     fn is(&self, asker: &Asker, id: u16, bytes: &[u8]) -> bool {
-        self.id == id && self.bytes[..self.len] == *bytes && self.asker == *asker
+        self.id == id && *self.bytes == *bytes && self.asker == *asker
     }
 }
 
@@ -61,9 +60,7 @@ impl Questions {
         if open.len() == OPEN {
             open.remove(0);
         }
-        let mut question = Question { asker: *asker, id, asked: now, bytes: [0; LONGEST], len: bytes.len() };
-        question.bytes[..bytes.len()].copy_from_slice(bytes);
-        open.push(question);
+        open.push(Question { asker: *asker, id, asked: now, bytes: bytes.into() });
     }
 
     /// Whether the question that an answer repeats byte for byte is open. False for an unasked, second or late answer, from which nothing may

@@ -99,8 +99,11 @@ impl Inner {
         let masquerade = self.policy.masquerade.clone();
         let snapshot = view.snapshot(generation, &mut self.ids)?;
         let snapshot = snapshot.telling_unreachable(self.answers.unreachable == Denied::Refuse);
+        let holders = &mut self.holders;
+        if denied {
+            snapshot.ports().iter().for_each(|port| holders.keep(port));
+        }
         let names = self.policy.names.as_deref().and_then(|NameServers { servers, settings }| {
-            let holders = &mut self.holders;
             run::names(servers.clone(), settings, snapshot.ports(), |_, port| holders.of(port))
         });
         let snapshot = snapshot.with_services(self.services.clone()).with_masquerade(masquerade);
@@ -349,7 +352,7 @@ impl Composer {
         self.judge_flows(&snapshot, &idle);
         let gone = inner.holders.finish();
         if let Some(vswitch) = self.vswitch.get().and_then(Weak::upgrade) {
-            gone.into_iter().for_each(|holder| vswitch.learned().forget(holder));
+            vswitch.forget_names(&gone);
         }
         Ok(generation)
     }

@@ -1,39 +1,39 @@
-//! Keeps learned names in a file beside the session files, normally on a tmpfs. Each address is in the file before its answer is forwarded,
-//! and survives if the process is killed.
+//! Keeps learned names in a file of [`Lines`](crate::service::Lines). Each address is in the file before its answer is forwarded, and
+//! survives if the process is killed.
 //!
 //! ```text
-//!   header (boot, check) | holdings: a line each: pod, address, end, name | names: five lines each: length, text, check
+//!   holdings: a line each: pod, address, end, name | names: five lines each: length, text, check
 //! ```
 //! A holding is one address that a pod has learned under one name. It has one of [`WAYS`] lines, which its hash selects, so that a later
-//! answer overwrites it. The next process reads the file. It gives a pod its holdings back when the pod has a port with rules that name
+//! answer overwrites it. The next process copies the file, and gives a pod its holdings back when the pod has a port with rules that name
 //! domains again. Sessions refer to names by their numbers, so a number has the same meaning in this file and in the session files of the
 //! same process.
 //!
-//! **Invariant.** A line that was being written when the process was killed is free or fails its check, and is ignored. Holdings that have
-//! ended are not given back.
+//! **Invariants.** A line that was being written when the process was killed is free or fails its check, and is ignored. Holdings that have
+//! ended, and those of a pod with another address or another port's name, are not given back.
 
-use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::collections::{HashMap, HashSet};
+use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ahash::RandomState;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::IntoBytes;
 
-use super::{Holder, Learned, NameId};
-use crate::service::{Lines, WORDS};
+use super::learned::NAMES;
+use super::{LONGEST_TTL, Learned, Learner, NameId};
+use crate::service::{Form, Keys, Lines, WORDS};
 use crate::wire::checksum::crc32c;
 
-/// Version of the file format. Increase it with any change of the layout or meaning.
-const VERSION: u32 = 1;
-const MAGIC: [u8; 8] = *b"bulkname";
-
-/// Offset of the lines: one page, so that they can be mapped.
-const START: u64 = 4096;
+const FORM: Form = Form {
+    magic: *b"bulkname",
+    version: 2,
+    lines: HOLDINGS + NAMES * NAME_LINES,
+    foreign: "it has no names",
+    proof: |hasher| hasher.hash_one(("x/pod", IpAddr::V6(Ipv6Addr::LOCALHOST))),
+};
 
 /// Number of lines for holdings: 16 MB if all are in use. A holding whose lines are all in use replaces the one that ends first, which is
 /// lost with the process.
@@ -42,148 +42,98 @@ const HOLDINGS: usize = 1 << 18;
 /// Number of lines among which a holding gets one.
 const WAYS: usize = 8;
 
-/// Number of names, as in [`super::learned`]. The lower 16 bits of a name's number select its lines.
-const NAMES: usize = 1 << 16;
-/// Lines of one name: a word with length and check, the number, and up to 253 bytes of text.
+/// Lines of one name: a word with length and check, the number, and up to 253 bytes of text. The lower 16 bits of a name's number select
+/// its lines.
 const NAME_LINES: usize = 5;
-
-const LINES: usize = HOLDINGS + NAMES * NAME_LINES;
-
-/// Length of the file in bytes. Pages that were never written take no memory.
-const LEN: u64 = START + (LINES * WORDS * size_of::<u64>()) as u64;
 
 /// Maximum length of a name's text in bytes. Source: RFC 1035 §2.3.4.
 const LONGEST: usize = 253;
 
-/// The start of the file.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Header {
-    magic: [u8; 8],
-    lines: u64,
-    /// The kernel's boot id when the file was written.
-    boot: [u8; 16],
-    version: u32,
-    /// CRC-32C of the header's bytes before this field.
-    check: u32,
-}
+/// The longest time in nanoseconds for which a holding may be valid: that of the longest TTL, and a day as the longest grace. A file with
+/// later ends is damaged, or was written before the clock was set back.
+const LONGEST_VALIDITY: u64 = (LONGEST_TTL as u64 + 86_400) * 1_000_000_000;
 
-impl Header {
-    fn new(boot: [u8; 16]) -> Self {
-        let mut header = Self { magic: MAGIC, lines: LINES as u64, boot, version: VERSION, check: 0 };
-        header.check = header.sum();
-        header
-    }
+/// Lines per lock, so that workers that write others wait for microseconds only.
+const STEP: usize = 1024;
 
-    fn sum(&self) -> u32 {
-        crc32c(&self.as_bytes()[..std::mem::offset_of!(Self, check)])
-    }
+/// Position of the end in a holding's line. 0 marks a free line.
+const UNTIL: usize = 5;
 
-    /// Returns why a file with this header is rejected, or `None` if it is valid.
-    fn fault(&self, boot: [u8; 16], len: u64) -> Option<&'static str> {
-        if self.magic != MAGIC {
-            Some("it has no names")
-        } else if self.version != VERSION || self.lines != LINES as u64 {
-            Some("its format version is not supported")
-        } else if self.check != self.sum() {
-            Some("its header is damaged")
-        } else if self.boot != boot {
-            Some("it was written before the last boot")
-        } else if len != LEN {
-            Some("its length differs from its header")
-        } else {
-            None
-        }
-    }
-}
+/// Identifies a pod in all processes that have the same keys: one of its addresses, and a hash of its port's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Pod([u64; 3]);
 
-/// An address that a pod had learned under a name when an earlier process ran.
+/// An address that a pod has learned under a name.
 #[derive(Clone, Copy, Debug)]
 struct Holding {
-    pod: IpAddr,
+    pod: Pod,
     address: IpAddr,
     /// Nanoseconds since 1970.
     until: u64,
-    /// The number of the name in the earlier process.
+    /// The number of the name in the process that has written the line.
     name: u32,
 }
 
 /// The holdings and names in the file of an earlier process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FoundNames {
+    keys: Keys,
     holdings: Vec<Holding>,
     names: HashMap<u32, String>,
 }
 
 /// The file of this process, and the holdings of the earlier process that were not given back yet.
 #[derive(Debug)]
-pub struct KeptNames {
+pub(crate) struct KeptNames {
     lines: Lines,
     /// Held while lines are written, so that two workers do not write the same line at once.
     writing: Mutex<()>,
+    /// Hashes the names of ports, and maps holdings to lines.
     hasher: RandomState,
-    /// The earlier process's holdings that were not given back yet, by the pod's address.
-    inherited: Mutex<HashMap<IpAddr, Vec<Holding>>>,
-    names: HashMap<u32, String>,
+    /// The earlier process's holdings that were not given back yet. Their names have the numbers of this process.
+    inherited: Mutex<HashMap<Pod, Vec<Holding>>>,
 }
 
 impl FoundNames {
+    /// Returns a value without names and with random keys.
+    pub(crate) fn nothing() -> Self {
+        Self { keys: Keys::random(), holdings: Vec::new(), names: HashMap::new() }
+    }
+
     /// Reads the file of an earlier process. `boot` is the kernel's boot id. Leaves out free lines and those that fail their check.
     ///
     /// # Errors
     /// The reason why the file is rejected, as a clause without a full stop.
     pub(crate) fn read(path: &Path, boot: [u8; 16]) -> Result<Self, String> {
-        let unreadable = |error: io::Error| format!("it cannot be read: {error}");
-        let mut file = File::open(path).map_err(unreadable)?;
-        let about = file.metadata().map_err(unreadable)?;
-        let mut header = Header::new_zeroed();
-        if !about.is_file() || file.read_exact(header.as_mut_bytes()).is_err() {
-            return Err("it has no names".to_owned());
-        }
-        if let Some(fault) = header.fault(boot, about.len()) {
-            return Err(fault.to_owned());
-        }
-        let mut found = Self::default();
-        // Without rules that name domains, only the header has a block.
-        if about.blocks() * 512 <= START {
-            return Ok(found);
-        }
-        read_lines(&file, 0, HOLDINGS, |_, words| found.holdings.extend(holding(words))).map_err(unreadable)?;
+        let mut found = Self::nothing();
         let mut text = [0u64; NAME_LINES * WORDS];
-        read_lines(&file, HOLDINGS, NAMES * NAME_LINES, |at, words| {
-            let part = at % NAME_LINES;
+        found.keys = FORM.read(path, boot, |line, words| {
+            let Some(line) = line.checked_sub(HOLDINGS) else {
+                found.holdings.extend(holding(words));
+                return;
+            };
+            let part = line % NAME_LINES;
             text[part * WORDS..][..WORDS].copy_from_slice(words);
             if part + 1 == NAME_LINES {
                 found.names.extend(name(&text));
             }
-        })
-        .map_err(unreadable)?;
+        })?;
         Ok(found)
     }
-}
 
-/// Calls `each` with `count` lines from line `first` on: the distance from the first, and the words of the line. Skips no line.
-fn read_lines(file: &File, first: usize, count: usize, mut each: impl FnMut(usize, &[u64])) -> io::Result<()> {
-    /// Lines read at once: 64 KiB.
-    const STEP: usize = 1024;
-    let mut read = vec![[0u64; WORDS]; STEP];
-    for from in (0..count).step_by(STEP) {
-        let read = &mut read[..STEP.min(count - from)];
-        let offset = START + ((first + from) * WORDS * size_of::<u64>()) as u64;
-        file.read_exact_at(read.as_mut_bytes(), offset)?;
-        read.iter().enumerate().for_each(|(at, words)| each(from + at, words));
+    /// Returns the text of the name with this number in the earlier process. `None` if the file does not have it.
+    pub(crate) fn name(&self, number: u32) -> Option<&str> {
+        self.names.get(&number).map(String::as_str)
     }
-    Ok(())
 }
 
 /// Returns the holding in a line. `None` if the line is free or fails its check.
-fn holding(words: &[u64]) -> Option<Holding> {
-    let &[pod_high, pod_low, high, low, until, rest, ..] = words else { return None };
+fn holding(&[pod_high, pod_low, port, high, low, until, rest, _]: &[u64; WORDS]) -> Option<Holding> {
     #[expect(clippy::cast_possible_truncation, reason = "both halves are wanted")]
     let (name, check) = ((rest >> 32) as u32, rest as u32);
-    let bytes = [pod_high, pod_low, high, low, until, u64::from(name)];
+    let bytes = [pod_high, pod_low, port, high, low, until, u64::from(name)];
     (until != 0 && crc32c(bytes.as_bytes()) == check).then(|| Holding {
-        pod: address([pod_high, pod_low]),
+        pod: Pod([pod_high, pod_low, port]),
         address: address([high, low]),
         until,
         name,
@@ -215,112 +165,147 @@ fn halves(address: IpAddr) -> [u64; 2] {
 }
 
 impl KeptNames {
-    /// Creates the file of this process. `found` has the earlier process's holdings, which [`KeptNames::give_back`] gives back.
+    /// Creates the file of this process. Moves the holdings of `found` that are valid at `now` to the file, so that another process finds
+    /// them if this one is killed. [`KeptNames::give_back`] gives them back. Stores their names in `learned`, without addresses. `now` is in
+    /// nanoseconds since 1970.
     ///
     /// # Errors
     /// If the file exists, or cannot be created, written or mapped.
-    pub(crate) fn in_file(path: &Path, boot: [u8; 16], found: FoundNames) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-        file.set_len(LEN)?;
-        file.write_all_at(Header::new(boot).as_bytes(), 0)?;
-        let lines = Lines::in_file(file, START, LINES)?;
-        let mut inherited: HashMap<IpAddr, Vec<Holding>> = HashMap::new();
-        for holding in found.holdings {
-            inherited.entry(holding.pod).or_default().push(holding);
+    pub(crate) fn in_file(
+        path: &Path,
+        boot: [u8; 16],
+        found: &mut FoundNames,
+        learned: &Learned,
+        now: u64,
+    ) -> io::Result<Self> {
+        let (writing, hasher, inherited) = (Mutex::default(), found.keys.hasher(), Mutex::default());
+        let mut kept = Self { lines: FORM.create(path, boot, found.keys)?, writing, hasher, inherited };
+        let mut inherited: HashMap<Pod, Vec<Holding>> = HashMap::new();
+        for Holding { pod, address, until, name } in std::mem::take(&mut found.holdings) {
+            let until = until.min(now.saturating_add(LONGEST_VALIDITY));
+            let Some(name) = found.name(name).filter(|_| until > now) else { continue };
+            let Some(id) = kept.intern(learned, name, now) else { continue };
+            let holding = Holding { pod, address, until, name: id.bits() };
+            kept.write(&holding);
+            inherited.entry(pod).or_default().push(holding);
         }
-        let (writing, hasher) = (Mutex::default(), RandomState::new());
-        Ok(Self { lines, writing, hasher, inherited: Mutex::new(inherited), names: found.names })
+        kept.inherited = Mutex::new(inherited);
+        Ok(kept)
     }
 
-    /// Writes to the file that the pod with the address `pod` has learned `address` under a name until `until`, in nanoseconds since 1970.
-    /// `id` is the name's number in this process.
-    pub(crate) fn keep(&self, pod: IpAddr, (id, name): (NameId, &str), address: IpAddr, until: u64) {
+    /// Writes to the file that a pod has learned addresses under a name, each until a time in nanoseconds since 1970. `pod` has the name of
+    /// the pod's port and the pod's address. `id` is the name's number in this process.
+    pub(crate) fn keep(&self, pod: (&str, IpAddr), (id, name): (NameId, &str), addresses: &[(IpAddr, u64)]) {
+        let pod = self.pod(pod);
         let _writing = lock(&self.writing);
         self.keep_name(id, name);
-        let [pod_high, pod_low] = halves(pod);
+        for &(address, until) in addresses {
+            self.write(&Holding { pod, address, until, name: id.bits() });
+        }
+    }
+
+    /// Stores a name in `learned`, without addresses, and in the file. Returns its id. `None` if `learned` is full. `now` is in nanoseconds
+    /// since 1970.
+    pub(crate) fn intern(&self, learned: &Learned, name: &str, now: u64) -> Option<NameId> {
+        let id = learned.intern(name, now).ok()?;
+        let _writing = lock(&self.writing);
+        self.keep_name(id, name);
+        Some(id)
+    }
+
+    /// Gives pods, once, the holdings that they had in an earlier process. Returns the number of holdings that are valid at `now`, in
+    /// nanoseconds since 1970, and were stored in `learned`. Drops those that have ended.
+    pub(crate) fn give_back(&self, learned: &Learned, pods: &[Learner], now: u64) -> usize {
+        let mut inherited = lock(&self.inherited);
+        inherited.retain(|_, holdings| holdings.iter().any(|holding| holding.until > now));
+        let mut given = 0;
+        for (holder, pod) in pods.iter().flat_map(|pod| self.pods(pod).map(|own| (pod.holder, own))) {
+            let holdings = inherited.remove(&pod).unwrap_or_default();
+            for Holding { address, until, name, .. } in holdings.into_iter().filter(|holding| holding.until > now) {
+                learned.with_name(NameId::from_bits(name), |name| {
+                    given += usize::from(learned.learn(holder, name, address, now, until).is_ok());
+                });
+            }
+        }
+        given
+    }
+
+    /// Removes the holdings of pods that are gone or have no rules that name domains any more. Reads all lines for holdings, at most a
+    /// quarter of a million.
+    pub(crate) fn forget(&self, pods: &[Learner]) {
+        let gone: HashSet<Pod> = pods.iter().flat_map(|pod| self.pods(pod)).collect();
+        if gone.is_empty() {
+            return;
+        }
+        lock(&self.inherited).retain(|pod, _| !gone.contains(pod));
+        for first in (0..HOLDINGS).step_by(STEP) {
+            let _writing = lock(&self.writing);
+            for words in (first..first + STEP).map(|line| self.lines.read(line)) {
+                let [a, b, c, ..] = words else { continue };
+                if gone.contains(&Pod([a, b, c].map(|word| word.load(Ordering::Relaxed)))) {
+                    words[UNTIL].store(0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    fn pods<'a>(&'a self, pod: &'a Learner) -> impl Iterator<Item = Pod> + 'a {
+        pod.addresses.iter().map(|address| self.pod((&pod.port, *address)))
+    }
+
+    fn pod(&self, (port, address): (&str, IpAddr)) -> Pod {
         let [high, low] = halves(address);
-        let key = [pod_high, pod_low, high, low, u64::from(id.bits())];
-        #[expect(clippy::cast_possible_truncation, reason = "some bits are wanted")]
-        let first = self.hasher.hash_one(key) as usize % (HOLDINGS / WAYS) * WAYS;
+        Pod([high, low, self.hasher.hash_one(port)])
+    }
+
+    /// Writes a holding to its line, or to that of the one that ends first among those with which it shares lines. Never shortens a
+    /// validity. The caller holds the lock, or has not shared the value yet.
+    fn write(&self, &Holding { pod: Pod([pod_high, pod_low, port]), address, until, name }: &Holding) {
+        let [high, low] = halves(address);
+        let key = [pod_high, pod_low, port, high, low];
+        let first = self.line(key, name);
         let load =
             |line: usize, word: usize| self.lines.read(line).get(word).map_or(0, |word| word.load(Ordering::Relaxed));
-        let is_same = |line: usize| {
-            (0..4).all(|word| load(line, word) == key[word]) && load(line, 5) >> 32 == u64::from(id.bits())
-        };
+        let name = u64::from(name);
+        let is_same = |line: usize| (0..UNTIL).all(|word| load(line, word) == key[word]) && load(line, 6) >> 32 == name;
         let all = first..first + WAYS;
-        let line = all.clone().find(|&line| is_same(line)).or_else(|| all.min_by_key(|&line| load(line, 4)));
-        let Some(words) = line.map(|line| self.lines.write(line)) else { return };
-        let sum = crc32c([pod_high, pod_low, high, low, until, u64::from(id.bits())].as_bytes());
-        let rest = u64::from(id.bits()) << 32 | u64::from(sum);
-        store(words, &[pod_high, pod_low, high, low, until, rest], 4);
+        let known = all.clone().find(|&line| is_same(line));
+        let until = known.map_or(0, |line| load(line, UNTIL)).max(until);
+        let Some(line) = known.or_else(|| all.min_by_key(|&line| load(line, UNTIL))) else { return };
+        let sum = crc32c([pod_high, pod_low, port, high, low, until, name].as_bytes());
+        store(&self.lines, line, &[pod_high, pod_low, port, high, low, until, name << 32 | u64::from(sum)]);
+    }
+
+    /// Returns the number of the first of the [`WAYS`] lines of a holding.
+    #[expect(clippy::cast_possible_truncation, reason = "some bits are wanted")]
+    fn line(&self, key: [u64; UNTIL], name: u32) -> usize {
+        self.hasher.hash_one((key, name)) as usize % (HOLDINGS / WAYS) * WAYS
     }
 
     fn keep_name(&self, id: NameId, name: &str) {
         if name.len() > LONGEST {
             return;
         }
-        let first = id.bits() as usize % NAMES;
         let mut words = [0u64; NAME_LINES * WORDS];
         words[1] = id.bits().into();
         words[2..].as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
         let sum = crc32c(&words[1..].as_bytes()[..size_of::<u64>() + name.len()]);
         words[0] = (name.len() as u64) << 32 | u64::from(sum);
-        let lines = HOLDINGS + first * NAME_LINES;
-        let head = self.lines.read(lines).first().map_or(0, |word| word.load(Ordering::Relaxed));
-        if head == words[0] {
+        let first = HOLDINGS + id.bits() as usize % NAMES * NAME_LINES;
+        let is_word = |at: usize| {
+            let word = self.lines.read(first).get(at);
+            word.is_some_and(|word| word.load(Ordering::Relaxed) == words[at])
+        };
+        if is_word(0) && is_word(1) {
             return;
         }
-        // The head is written last.
-        for line in (0..NAME_LINES).rev() {
-            let target = self.lines.write(lines + line);
-            if line == 0 {
-                target.first().into_iter().for_each(|head| head.store(0, Ordering::Release));
-            }
-            store(target, &words[line * WORDS..][..WORDS], 0);
-        }
-    }
-
-    /// Stores the name that an earlier process knew by `number`, without addresses, in `learned` and in the file. Returns its id in this
-    /// process. `None` if the earlier file does not have the name, or if `learned` is full. `now` is in nanoseconds since 1970.
-    pub(crate) fn renumber(&self, learned: &Learned, number: u32, now: u64) -> Option<NameId> {
-        let name = self.names.get(&number)?;
-        // An address that has ended stores the name alone.
-        let id = learned.learn(Holder(u32::MAX), name, Ipv6Addr::UNSPECIFIED.into(), now, now).ok()?;
-        let _writing = lock(&self.writing);
-        self.keep_name(id, name);
-        Some(id)
-    }
-
-    /// Gives a holder, once, the holdings that an earlier process had of the pod with the addresses `pod`. Returns the number of holdings
-    /// that are valid at `now`, in nanoseconds since 1970, and were stored.
-    pub fn give_back(&self, learned: &Learned, holder: Holder, pod: &[IpAddr], now: u64) -> usize {
-        let mut given = 0;
-        for own in pod {
-            let holdings = lock(&self.inherited).remove(own).unwrap_or_default();
-            for Holding { address, until, name, .. } in holdings.into_iter().filter(|holding| holding.until > now) {
-                let Some(name) = self.names.get(&name) else { continue };
-                if let Ok(id) = learned.learn(holder, name, address, now, until) {
-                    self.keep(*own, (id, name), address, until);
-                    given += 1;
-                }
-            }
-        }
-        given
+        (first..).zip(words.chunks(WORDS)).for_each(|(line, words)| store(&self.lines, line, words));
     }
 }
 
-/// Writes `values` to the words of a line. Sets the word at `last` to 0 first and to its value last. So an interrupted write leaves 0
-/// there, which marks the line as free.
-fn store(words: &[AtomicU64], values: &[u64], last: usize) {
-    let mark = words.get(last).zip(values.get(last));
-    if let Some((word, _)) = mark {
-        word.store(0, Ordering::Release);
-    }
-    let others = words.iter().zip(values).enumerate().filter(|(at, _)| *at != last);
-    others.for_each(|(_, (word, value))| word.store(*value, Ordering::Release));
-    if let Some((word, value)) = mark {
-        word.store(*value, Ordering::Release);
-    }
+/// Writes values to the words of a line. An interrupted write fails the check of the line.
+fn store(lines: &Lines, line: usize, values: &[u64]) {
+    lines.write(line).iter().zip(values).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -328,98 +313,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BOOT: [u8; 16] = [7; 16];
-
-    fn ip(text: &str) -> IpAddr {
-        text.parse().unwrap()
-    }
-
-    /// A folder that is removed at the end.
-    struct Folder(std::path::PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("bulkhead-names-{name}-{}", std::process::id()));
-            std::fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn names(learned: &Learned, holder: u32, address: &str, now: u64) -> Vec<String> {
-        let mut found = Vec::new();
-        learned.names_of(Holder(holder), ip(address), now, |_, name| found.push(name.to_owned()));
-        found
-    }
-
-    const SECOND: u64 = 1_000_000_000;
-
-    #[test]
-    fn the_next_process_gives_a_pod_back_what_it_had_learned() {
-        let folder = Folder::new("back");
-        let (one, other) = (folder.0.join("one"), folder.0.join("other"));
-        let kept = KeptNames::in_file(&one, BOOT, FoundNames::default()).unwrap();
-        let learned = Learned::new();
-        let (a, b) = (ip("10.0.0.1"), ip("fd00::2"));
-        let learn = |holder, pod, name: &str, address, until| {
-            let id = learned.learn(Holder(holder), name, ip(address), SECOND, until).unwrap();
-            kept.keep(pod, (id, name), ip(address), until);
-            id
-        };
-        let id = learn(1, a, "www.example.com", "203.0.113.7", 90 * SECOND);
-        learn(1, a, "www.example.com", "203.0.113.7", 99 * SECOND);
-        learn(1, a, "old.example.com", "203.0.113.8", 20 * SECOND);
-        learn(2, b, "b.example.org", "2001:db8::7", 99 * SECOND);
-        drop(kept);
-
-        let found = FoundNames::read(&one, BOOT).unwrap();
-        assert_eq!((found.holdings.len(), found.names.len()), (3, 3), "a later answer overwrites");
-        let kept = KeptNames::in_file(&other, BOOT, found).unwrap();
-        let later = Learned::new();
-        // Another name gets the first number first.
-        later.learn(Holder(9), "x.example.net", ip("203.0.113.1"), SECOND, 99 * SECOND).unwrap();
-        let renumbered = kept.renumber(&later, id.bits(), 50 * SECOND).unwrap();
-        assert_eq!(later.text(renumbered).as_deref(), Some("www.example.com"));
-        assert_eq!(kept.renumber(&later, 77, 50 * SECOND), None);
-        assert_eq!(kept.give_back(&later, Holder(5), &[a], 50 * SECOND), 1, "the other has ended");
-        assert_eq!(names(&later, 5, "203.0.113.7", 95 * SECOND), ["www.example.com"]);
-        assert!(names(&later, 5, "2001:db8::7", 51 * SECOND).is_empty(), "another pod's");
-        assert_eq!(kept.give_back(&later, Holder(6), &[a], 50 * SECOND), 0, "only once");
-        assert_eq!(kept.give_back(&later, Holder(7), &[b], 50 * SECOND), 1);
-        // What was given back is in the new file, and so is the name that only a session has.
-        let again = FoundNames::read(&other, BOOT).unwrap();
-        assert_eq!((again.holdings.len(), again.names.len()), (2, 2));
-    }
-
-    #[test]
-    fn a_file_of_another_boot_or_a_damaged_one_is_not_believed() {
-        let folder = Folder::new("damaged");
-        let path = folder.0.join("names");
-        let kept = KeptNames::in_file(&path, BOOT, FoundNames::default()).unwrap();
-        let id = Learned::new().learn(Holder(1), "www.example.com", ip("203.0.113.7"), 1, 99 * SECOND).unwrap();
-        kept.keep(ip("10.0.0.1"), (id, "www.example.com"), ip("203.0.113.7"), 99 * SECOND);
-        assert_eq!(FoundNames::read(&path, [8; 16]).unwrap_err(), "it was written before the last boot");
-        let bytes = std::fs::read(&path).unwrap();
-        let at = bytes.len() - bytes.iter().rev().position(|byte| *byte != 0).unwrap() - 1;
-        let holding = (4096..bytes.len()).find(|&at| bytes[at] != 0).unwrap();
-        for (what, at) in [("a name", at), ("a holding", holding)] {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 1;
-            std::fs::write(&path, damaged).unwrap();
-            let found = FoundNames::read(&path, BOOT).unwrap();
-            assert_eq!(found.holdings.len() + found.names.len(), 1, "{what}");
-        }
-        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-        assert_eq!(FoundNames::read(&path, BOOT).unwrap_err(), "its length differs from its header");
-        std::fs::write(&path, b"nonsense").unwrap();
-        assert_eq!(FoundNames::read(&path, BOOT).unwrap_err(), "it has no names");
-    }
-}
+mod tests;

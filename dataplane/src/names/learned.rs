@@ -204,7 +204,7 @@ impl Learned {
     pub fn learn(&self, holder: Holder, name: &str, address: IpAddr, now: u64, until: u64) -> Result<NameId, Full> {
         let result = match Window::new(now, until) {
             Some(window) => self.store(&Answer { holder, name, address, time: now, window }),
-            None => self.intern(name, seconds(now)),
+            None => self.intern(name, now),
         };
         let refused = match result {
             Ok(_) => return result,
@@ -214,6 +214,15 @@ impl Learned {
         };
         refused.fetch_add(1, Ordering::Relaxed);
         result
+    }
+
+    /// Returns the id of a name. Stores an unknown name, without addresses. `now` is in nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// [`Full::Names`] if no name can give way.
+    pub(crate) fn intern(&self, name: &str, now: u64) -> Result<NameId, Full> {
+        let known = read(&self.world).names.id(name);
+        known.or_else(|| write(&self.world).names.intern(name, seconds(now))).ok_or(Full::Names)
     }
 
     /// Calls `each` with the id and text of every name under which the holder has learned the address, if that is valid at `now`, in
@@ -278,12 +287,6 @@ impl Learned {
             shard.remove(&answer.address);
         }
         result.map(|()| id)
-    }
-
-    /// Returns the id of a name. Stores an unknown name, without addresses. `now` is in seconds since 1970.
-    fn intern(&self, name: &str, now: u32) -> Result<NameId, Full> {
-        let known = read(&self.world).names.id(name);
-        known.or_else(|| write(&self.world).names.intern(name, now)).ok_or(Full::Names)
     }
 
     /// Returns the seat of the answer's holder and the id of its name, which may be new. They stay valid while the returned shared lock is

@@ -24,11 +24,14 @@ mod message;
 mod questions;
 mod streams;
 
+use std::net::IpAddr;
+use std::sync::Arc;
+
 use bulkhead_classifier::{AddressSet, protocol};
 
 #[cfg(target_os = "linux")]
 pub(crate) use kept::FoundNames;
-pub use kept::KeptNames;
+pub(crate) use kept::KeptNames;
 pub use learned::{Holder, Learned, LearnedCounts, NameId, Swept};
 pub(crate) use message::{Fault, Message};
 pub(crate) use questions::{Asker, Questions};
@@ -53,6 +56,17 @@ pub struct Names {
     grace: u64,
     /// The holder of each port, by port id. `None` for ports without rules that name domains.
     holders: Vec<Option<Holder>>,
+}
+
+/// A pod that learns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learner {
+    /// The number of the pod in this process.
+    pub holder: Holder,
+    /// The name of the pod's port. With an address of the pod, it identifies the pod in other processes.
+    pub port: Arc<str>,
+    /// The pod's own addresses.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// The place of a packet in a DNS conversation of a pod with a server.

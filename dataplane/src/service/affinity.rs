@@ -11,7 +11,7 @@
 //! Two workers may write a place at the same time. The backend's hash is keyed with the client's hash, so two halves that do not belong
 //! together match no backend, as if the place were empty.
 //!
-//! The table may be in a file that outlives the process ([`mod@file`]). It contains only values that are the same in every process: a
+//! The table may be in a file that outlives the process. It contains only values that are the same in every process: a
 //! service port's [identity](super::ServicePort::identity), a backend's address and port. A result is only compared with eligible backends,
 //! so a damaged or outdated file never selects any other backend.
 

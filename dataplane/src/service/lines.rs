@@ -3,11 +3,17 @@
 
 #[cfg_attr(not(target_os = "linux"), path = "lines/nowhere.rs")]
 mod file;
+#[cfg(target_os = "linux")]
+mod form;
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use file::FilePages;
+#[cfg(target_os = "linux")]
+pub(crate) use form::{Form, Keys};
+#[cfg(all(test, target_os = "linux"))]
+pub(super) use form::{Header, START};
 
 /// Words per line of 64 bytes.
 pub(crate) const WORDS: usize = 8;

@@ -35,6 +35,8 @@ pub(crate) use affinity::Found as FoundClients;
 pub(crate) use affinity::{ClientAffinity, Remembered};
 pub use choice::Backends;
 pub(crate) use clients::{Client, Node, Place};
+#[cfg(target_os = "linux")]
+pub(crate) use lines::{Form, Keys};
 pub(crate) use lines::{Lines, WORDS};
 pub(crate) use steering::Steering;
 

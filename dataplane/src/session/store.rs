@@ -25,6 +25,7 @@
 mod growth;
 mod header;
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -41,7 +42,7 @@ use super::links::Links;
 use super::memory::Column;
 use super::{Key, Rewrite, SessionMemoryError};
 use crate::PortKind;
-use crate::names::{FoundNames, KeptNames, NameId};
+use crate::names::{FoundNames, KeptNames, Learned, NameId};
 use crate::service::{ClientAffinity, FoundClients};
 use header::{Header, START};
 
@@ -116,7 +117,7 @@ pub(crate) struct Stored {
     pub(super) next: [u32; 2],
     pub(super) is_audited: bool,
     pub(super) rewrite: Option<Rewrite>,
-    /// The name by which the session was allowed, with its id in the process that wrote the file until [`KeptNames::renumber`] has returned
+    /// The name by which the session was allowed. Its id is that of the process that wrote the file, until [`SessionStore::name`] gives it
     /// the new one. `None` if the session was not allowed by name.
     pub(crate) name: Option<NameId>,
 }
@@ -148,7 +149,7 @@ pub struct SessionStore {
     folder: PathBuf,
     boot: [u8; 16],
     found: Vec<Stored>,
-    clients: Option<FoundClients>,
+    clients: FoundClients,
     names: FoundNames,
     adoption: Adoption,
     /// The lock is held while this file is open.
@@ -177,8 +178,8 @@ impl SessionStore {
             folder: folder.to_owned(),
             boot,
             found: Vec::new(),
-            clients: None,
-            names: FoundNames::default(),
+            clients: FoundClients::nothing(),
+            names: FoundNames::nothing(),
             adoption: Adoption::default(),
             _lock: lock,
         };
@@ -195,8 +196,7 @@ impl SessionStore {
     /// Whether a folder has sessions in a format that this version does not read. Changes nothing and needs no lock, so that another process
     /// may be using the folder. False if it has none or cannot be read.
     pub fn has_another_version(folder: &Path) -> bool {
-        let files = fs::read_dir(folder.join("current")).into_iter().flatten().flatten();
-        files.filter(|file| file.file_name() != CLIENTS && file.file_name() != NAMES).any(|file| {
+        fs::read_dir(folder.join("current")).into_iter().flatten().flatten().any(|file| {
             let mut header = Header::new_zeroed();
             // A named pipe would wait for its writer.
             let is_file = file.file_type().is_ok_and(|kind| kind.is_file());
@@ -252,23 +252,30 @@ impl SessionStore {
     /// [`SessionStore::commit`].
     pub(crate) fn create_clients(&mut self, now: u64) -> Result<ClientAffinity, SessionStoreError> {
         let path = self.folder("next").join(CLIENTS);
-        let found = self.clients.take().unwrap_or_else(FoundClients::nothing);
+        let found = std::mem::replace(&mut self.clients, FoundClients::nothing());
         let made = ClientAffinity::in_file(&path, self.boot, found, now / 1_000_000_000);
         let (clients, adopted) = made.map_err(|source| SessionStoreError::System { what: "write", path, source })?;
         self.adoption.clients = adopted;
         Ok(clients)
     }
 
-    /// Creates the file of learned names. It takes over the names and holdings of the earlier process's file, if one was read, and becomes
-    /// valid with [`SessionStore::commit`].
-    pub(crate) fn create_names(&mut self) -> Result<KeptNames, SessionStoreError> {
+    /// Creates the file of learned names, with the valid holdings of the earlier process's file, whose names become known to `learned`. `now`
+    /// is in nanoseconds since 1970. It becomes valid with [`SessionStore::commit`].
+    pub(crate) fn create_names(&mut self, learned: &Learned, now: u64) -> Result<KeptNames, SessionStoreError> {
         let path = self.folder("next").join(NAMES);
-        let made = KeptNames::in_file(&path, self.boot, std::mem::take(&mut self.names));
+        let made = KeptNames::in_file(&path, self.boot, &mut self.names, learned, now);
         made.map_err(|source| SessionStoreError::System { what: "write", path, source })
     }
 
+    /// Returns the text of the name with this id in the earlier process. `None` if its file does not have the name, and after
+    /// [`SessionStore::commit`].
+    pub(crate) fn name(&self, id: NameId) -> Option<&str> {
+        self.names.name(id.bits())
+    }
+
     /// Replaces the old files by the new ones, after all sessions were copied.
-    pub(crate) fn commit(&self) -> Result<(), SessionStoreError> {
+    pub(crate) fn commit(&mut self) -> Result<(), SessionStoreError> {
+        self.names = FoundNames::nothing();
         let (current, previous) = (self.folder("current"), self.folder("previous"));
         let moved = || {
             if current.exists() {
@@ -303,26 +310,16 @@ impl SessionStore {
         };
         for file in files {
             let path = file?.path();
-            if path.file_name().is_some_and(|name| name == CLIENTS) {
-                match FoundClients::read(&path, self.boot) {
-                    Ok(found) => self.clients = Some(found),
-                    Err(reason) => self.adoption.refused.push(RefusedFile { path, reason }),
-                }
-                continue;
-            }
-            if path.file_name().is_some_and(|name| name == NAMES) {
-                match FoundNames::read(&path, self.boot) {
-                    Ok(found) => self.names = found,
-                    Err(reason) => self.adoption.refused.push(RefusedFile { path, reason }),
-                }
-                continue;
-            }
-            match self.read_file(&path) {
-                Ok((stored, left_out)) => {
+            let is_read = match path.file_name().and_then(OsStr::to_str) {
+                Some(CLIENTS) => FoundClients::read(&path, self.boot).map(|found| self.clients = found),
+                Some(NAMES) => FoundNames::read(&path, self.boot).map(|found| self.names = found),
+                _ => self.read_file(&path).map(|(stored, left_out)| {
                     self.found.extend(stored);
                     self.adoption.left_out += left_out;
-                }
-                Err(reason) => self.adoption.refused.push(RefusedFile { path, reason }),
+                }),
+            };
+            if let Err(reason) = is_read {
+                self.adoption.refused.push(RefusedFile { path, reason });
             }
         }
         Ok(())

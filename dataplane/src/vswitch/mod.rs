@@ -49,7 +49,6 @@ mod tap;
 mod trunk;
 mod worker_loop;
 
-use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -64,10 +63,11 @@ pub use tap::{Captured, Tap};
 
 use crate::forward::Neighbours;
 use crate::io::{FlowChange, FlowSlot, ForwardedFlow, FramePool, Port};
+use crate::names::KeptNames;
 use crate::session::Budget;
 use crate::{
-    Adoption, Affinity, AuditTap, EndedSessions, Holder, KeptNames, Learned, PortId, Publisher, SessionInfo,
-    SessionPage, SessionSelector, SessionStore, Snapshot,
+    Adoption, Affinity, AuditTap, EndedSessions, Learned, Learner, PortId, Publisher, SessionInfo, SessionPage,
+    SessionSelector, SessionStore, Snapshot,
 };
 use assembly::spawn;
 use bell::Bell;
@@ -190,11 +190,19 @@ impl Vswitch {
         &self.learned
     }
 
-    /// Gives a holder the learned addresses that an earlier process had of the same pod. `addresses` are the pod's own. `now` is in
-    /// nanoseconds since 1970. Does nothing if sessions are not kept in files.
-    pub fn give_back_names(&self, holder: Holder, addresses: &[IpAddr], now: u64) {
+    /// Gives pods the addresses that they had learned in an earlier process. `now` is in nanoseconds since 1970. Does nothing if sessions
+    /// are not kept in files.
+    pub fn give_back_names(&self, pods: &[Learner], now: u64) {
         if let Some(kept) = &self.kept_names {
-            kept.give_back(&self.learned, holder, addresses, now);
+            kept.give_back(&self.learned, pods, now);
+        }
+    }
+
+    /// Forgets the addresses that pods have learned, in this process and for later ones.
+    pub fn forget_names(&self, pods: &[Learner]) {
+        pods.iter().for_each(|pod| self.learned.forget(pod.holder));
+        if let Some(kept) = &self.kept_names {
+            kept.forget(pods);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Learns from DNS answers to pods, and judges packets of pods with rules that name domains. See [`crate::names`].
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_classifier::{Key as PolicyKey, Tables, Verdict as PolicyVerdict};
@@ -30,6 +31,8 @@ struct Reader {
     /// The file in which learned addresses outlive the process. `None` if sessions are not kept in files.
     kept: Option<Arc<KeptNames>>,
     questions: Questions,
+    /// The stored addresses of the current answer and their ends in nanoseconds since 1970, if `kept` is `Some`.
+    stored: Vec<(IpAddr, u64)>,
     counters: NameCounters,
 }
 
@@ -140,14 +143,14 @@ impl Learning {
 }
 
 impl Reader {
-    /// Reads a message of a conversation: opens the question of a query, and stores the addresses of an answer. `is_named` returns whether
-    /// a rule of the pod names a name. Nothing is learned about other names.
+    /// Reads a message of a conversation of the pod behind `port`: opens the question of a query, and stores the addresses of an answer.
+    /// `is_named` returns whether a rule of the pod names a name. Nothing is learned about other names. `now` is in nanoseconds since 1970.
     ///
     /// # Errors
     /// If the message cannot be parsed. Its question stays open.
     fn read(
         &mut self,
-        part: &Part,
+        (part, port): (&Part, &str),
         message: &[u8],
         names: &Names,
         is_named: impl Fn(&str) -> bool,
@@ -171,20 +174,25 @@ impl Reader {
             self.counters.unasked += 1;
             return Ok(());
         }
-        let Self { learned, kept, counters, questions } = self;
+        let Self { learned, kept, counters, questions, stored } = self;
         if message.response_code() == 0 {
+            let mut known = None;
+            stored.clear();
             message.addresses(|address, ttl| {
                 let until = names.until(now, ttl);
                 match learned.learn(asker.holder, name.as_str(), address, now, until) {
-                    Ok(id) => {
-                        counters.addresses += 1;
-                        if let Some(kept) = kept {
-                            kept.keep(asker.client.0, (id, name.as_str()), address, until);
+                    Ok(name) => {
+                        (counters.addresses, known) = (counters.addresses + 1, Some(name));
+                        if kept.is_some() {
+                            stored.push((address, until));
                         }
                     }
                     Err(_) => counters.full += 1,
                 }
             })?;
+            if let Some((kept, known)) = kept.as_ref().zip(known) {
+                kept.keep((port, asker.client.0), (known, name.as_str()), stored);
+            }
         }
         questions.close(asker, id, question);
         counters.answers += 1;
@@ -255,8 +263,8 @@ impl Worker {
     fn hear(&mut self, burst: &Burst<'_>, at: usize, part: &Part, names: &Names) {
         let snapshot = burst.snapshot;
         let pod = if part.is_query { Some(burst.in_port(at)) } else { burst.judged[at].verdict.out_port() };
-        let tables = pod.and_then(|pod| snapshot.port(pod)).map(|port| [port.named_table, port.named_audit]);
-        let tables = tables.unwrap_or_default().map(|table| table.and_then(|table| snapshot.table(table)));
+        let Some(port) = pod.and_then(|pod| snapshot.port(pod)) else { return };
+        let tables = [port.named_table, port.named_audit].map(|table| table.and_then(|table| snapshot.table(table)));
         let is_named = |name: &str| tables.iter().flatten().any(|table| table.names(name));
         let Learning { streams, reader } = &mut self.learning;
         let Some(Data { bytes, is_whole, segment }) = burst.payload(at).and_then(|payload| payload.data()) else {
@@ -265,7 +273,7 @@ impl Worker {
         };
         let now = self.now.time;
         let mut read = |message: &[u8]| {
-            let is_malformed = reader.read(part, message, names, is_named, now).is_err();
+            let is_malformed = reader.read((part, &port.name), message, names, is_named, now).is_err();
             reader.counters.malformed += u64::from(is_malformed);
         };
         let is_followed = match segment {

@@ -41,9 +41,7 @@ impl Composer {
     /// these pods, so that no connection is denied in between. Does nothing before [`judge_flows_by`](Self::judge_flows_by).
     pub(super) fn give_back_names(&self, inner: &mut Inner) {
         let Some(vswitch) = self.vswitch.get().and_then(Weak::upgrade) else { return };
-        for (holder, addresses) in inner.holders.fresh() {
-            vswitch.give_back_names(holder, &addresses, clock::now());
-        }
+        vswitch.give_back_names(&inner.holders.fresh(), clock::now());
     }
 
     /// Ends the kernel's flows that the snapshot `next` may deny. The workers first confirm those in use that it allows: otherwise, all

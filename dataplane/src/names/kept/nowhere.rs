@@ -6,10 +6,10 @@ use super::NameId;
 
 /// A type without values, since no file of names exists.
 #[derive(Debug)]
-pub enum KeptNames {}
+pub(crate) enum KeptNames {}
 
 impl KeptNames {
-    pub(crate) fn keep(&self, _pod: IpAddr, _name: (NameId, &str), _address: IpAddr, _until: u64) {
+    pub(crate) fn keep(&self, _pod: (&str, IpAddr), _name: (NameId, &str), _addresses: &[(IpAddr, u64)]) {
         match *self {}
     }
 }

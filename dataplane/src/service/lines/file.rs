@@ -28,7 +28,7 @@ impl Lines {
     ///
     /// # Errors
     /// The file cannot be mapped.
-    pub(crate) fn in_file(file: File, start: u64, len: usize) -> io::Result<Self> {
+    pub(super) fn in_file(file: File, start: u64, len: usize) -> io::Result<Self> {
         let len = len.max(1);
         let words = FileWords::map(&file, start, len * WORDS)?;
         let ready = (0..len.div_ceil(PAGE)).map(|_| OnceLock::new()).collect();

@@ -58,13 +58,12 @@ impl Header {
 
     /// Returns the offset of the links in the file, in bytes.
     pub(super) fn links_start(&self) -> u64 {
-        (START + self.slots.saturating_mul(size_of::<Entry>() as u64)).next_multiple_of(START)
+        aligned(START.saturating_add(self.slots.saturating_mul(size_of::<Entry>() as u64)))
     }
 
     /// Returns the offset of the rewrites in the file, in bytes.
     pub(super) fn rewrites_start(&self) -> u64 {
-        let end = self.links_start().saturating_add(self.slots.saturating_mul(size_of::<Links>() as u64));
-        end.saturating_add(START - 1) / START * START
+        aligned(self.links_start().saturating_add(self.slots.saturating_mul(size_of::<Links>() as u64)))
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -94,4 +93,9 @@ impl Header {
     pub(super) fn is_of_another_version(&self) -> bool {
         self.fault(self.boot, self.len()).is_some_and(|fault| [OTHER_VERSION, OTHER_PROGRAM].contains(&fault))
     }
+}
+
+/// Returns the first page boundary at or after an offset in bytes. Foreign headers have offsets up to the largest number.
+const fn aligned(offset: u64) -> u64 {
+    offset.saturating_add(START - 1) / START * START
 }

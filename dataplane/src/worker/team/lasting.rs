@@ -6,7 +6,6 @@ use ahash::RandomState;
 
 use super::super::exit;
 use super::{Affinity, Pending, Worker, WorkerConfig};
-use crate::names::NameId;
 use crate::session::{Budget, SessionMemoryError};
 use crate::session::{NOWHERE, Stored};
 use crate::{PortId, PortKind, SessionStore, SessionStoreError, Snapshot};
@@ -27,13 +26,14 @@ impl Worker {
     ) -> Result<Vec<Self>, SessionStoreError> {
         let budget = Arc::new(Budget::new(&config.sessions, workers));
         let clients = Arc::new(store.create_clients(now)?);
-        let names = Arc::new(store.create_names()?);
         let make = |worker| {
             let file = store.create(worker, budget.slots())?;
             Ok(Self::with_hasher(config, (&budget, &clients), &RandomState::new(), Some(file))?)
         };
         let team = (0..workers).map(make).collect::<Result<Vec<_>, SessionStoreError>>()?;
         let mut team = Self::acquainted(team, &budget, affinity);
+        let learned = team.first().map(|worker| Arc::clone(worker.learned())).unwrap_or_default();
+        let names = Arc::new(store.create_names(&learned, now)?);
         team.iter_mut().for_each(|worker| worker.keep_names_in(Arc::clone(&names)));
         if let Some(worker) = team.first_mut() {
             worker.counters.clients.remembered = store.adoption().clients;
@@ -45,12 +45,11 @@ impl Worker {
         stored.retain(|stored| team.first().is_some_and(|worker| !worker.sessions.is_over(stored, now)));
         // Keeps the most recently used ones if there is not room for all.
         let skipped = stored.len().saturating_sub(config.sessions.capacity);
-        let learned = team.first().map(|worker| Arc::clone(worker.learned()));
-        for stored in &mut stored {
-            let renumber = |id: NameId| names.renumber(learned.as_ref()?, id.bits(), now);
-            stored.name = stored.name.and_then(renumber);
+        let stored = &mut stored[skipped..];
+        for stored in stored.iter_mut() {
+            stored.name = stored.name.and_then(|id| names.intern(&learned, store.name(id)?, now));
         }
-        let adopted = stored[skipped..].iter().filter(|stored| {
+        let adopted = stored.iter().filter(|stored| {
             let owner = affinity.worker_of_session(&stored.key(), workers);
             team[owner].sessions.adopt(stored, ports(snapshot, stored), now)
         });

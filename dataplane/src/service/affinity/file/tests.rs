@@ -2,9 +2,15 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 
+use zerocopy::FromBytes;
+
+use super::super::super::lines::{Header, START};
 use super::*;
 
 const BOOT: [u8; 16] = [7; 16];
+
+/// Size of a place in bytes.
+const PLACE: usize = 2 * size_of::<u64>();
 
 /// A temporary file, removed on drop.
 struct Scratch(PathBuf);
@@ -76,7 +82,7 @@ fn a_file_takes_memory_as_it_is_used() {
     assert!(blocks(&written(0)) <= 2 * START);
     assert!(blocks(&written(1)) <= 2 * START + 32 * 1024);
     let all = written(u32::try_from(PLACES).unwrap());
-    assert!(blocks(&all) <= LEN + START, "{}", blocks(&all));
+    assert!(blocks(&all) <= FORM.len() + START, "{}", blocks(&all));
 }
 
 #[test]
@@ -111,7 +117,7 @@ fn a_damaged_foreign_or_truncated_file_is_refused_whole() {
         Found::read(&scratch.0, BOOT).unwrap_err()
     };
     assert!(with(|header| header.proof ^= 1).contains("another program"), "it hashes differently");
-    assert!(with(|header| header.places *= 2).contains("another program"));
+    assert!(with(|header| header.pairs *= 2).contains("another program"));
 }
 
 #[test]

@@ -58,13 +58,28 @@ use validity::{Window, seconds};
 /// store no more than this for each pod.
 pub(crate) const ADDRESSES_PER_NAME: usize = 1024;
 
+/// Maximum number of addresses of one name per node, of all holders together. Bounds the count of a holder's addresses under a name that has
+/// more than [`ADDRESSES_PER_NAME`] to some milliseconds.
+pub(crate) const ADDRESSES_PER_NODE: usize = 1 << 14;
+
 /// Maximum number of names per node. Most nodes use hundreds, those with crawlers some thousands. An attacker who owns a zone below an
 /// allowed wildcard can make up names without end; 65,536 of the longest need 30 MB, and 20 MB more if each has an address.
 pub(crate) const NAMES: usize = 1 << 16;
 
-/// Maximum number of holdings (name and address) of one pod, more than twice those of 10,000 names with 10 addresses each. Without it, one
-/// pod could learn 1,024 addresses for each of 65,536 names, which need gigabytes. With it, one pod can occupy 60 MB.
-pub(crate) const HOLDINGS_PER_HOLDER: usize = 1 << 18;
+/// Maximum number of names with addresses of which one holder was the first to learn an address: a quarter of [`NAMES`]. Without it, one
+/// pod could take all names of the node. Crawlers need some thousands.
+pub(crate) const NAMES_PER_HOLDER: usize = NAMES / 4;
+
+/// Maximum number of valid names of one address and holder. The first packet of a connection is compared with the rules for each of them.
+pub(crate) const NAMES_PER_ADDRESS: usize = 64;
+
+/// Maximum number of holdings (name and address) of one pod. The memory goal has 100,000: 10,000 names with 10 addresses each. Without the
+/// limit, one pod could learn 1,024 addresses for each name, which need gigabytes. With it, one pod can occupy 30 MB.
+pub(crate) const HOLDINGS_PER_HOLDER: usize = 1 << 17;
+
+/// Maximum number of keys per node: different triples of name, address and chunk of 64 holders. Each needs one record or some, 52 bytes
+/// each: 110 MB. The memory goal has 800,000.
+pub(crate) const KEYS: usize = 1 << 21;
 
 /// Number of locks for addresses. A hundred thousand addresses are a hundred per lock, so that the sweep holds each for microseconds.
 const SHARDS: usize = 1024;
@@ -98,12 +113,13 @@ impl NameId {
 /// The limit because of which an address was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Full {
-    /// The holder has [`ADDRESSES_PER_NAME`] valid addresses under this name.
+    /// The holder has [`ADDRESSES_PER_NAME`] valid addresses under this name, or all holders together have [`ADDRESSES_PER_NODE`].
     Addresses,
-    /// All [`NAMES`] known names have valid addresses.
+    /// All [`NAMES`] known names have valid addresses, the holder has used up [`NAMES_PER_HOLDER`], or the holder has learned the address
+    /// under [`NAMES_PER_ADDRESS`] other valid names.
     Names,
-    /// The holder has [`HOLDINGS_PER_HOLDER`] holdings, including expired ones that the sweep has not removed yet. Also returned if all
-    /// seats of holders are in use, about four million.
+    /// The holder has [`HOLDINGS_PER_HOLDER`] holdings, including expired ones that the sweep has not removed yet. Also returned if the
+    /// node has [`KEYS`] keys, or if all seats of holders are in use, about four million.
     Holdings,
 }
 
@@ -133,12 +149,26 @@ struct World {
 /// The addresses that share a lock, each with its holdings.
 type Shard = AHashMap<IpAddr, Entry>;
 
-/// The limits of a table: [`NAMES`], [`ADDRESSES_PER_NAME`] and [`HOLDINGS_PER_HOLDER`]. Lower in tests.
+/// The limits of a table. Lower in tests.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     names: usize,
+    names_per_holder: usize,
     addresses: usize,
+    addresses_per_node: usize,
     holdings: usize,
+    keys: usize,
+}
+
+impl Limits {
+    const NODE: Self = Self {
+        names: NAMES,
+        names_per_holder: NAMES_PER_HOLDER,
+        addresses: ADDRESSES_PER_NAME,
+        addresses_per_node: ADDRESSES_PER_NODE,
+        holdings: HOLDINGS_PER_HOLDER,
+        keys: KEYS,
+    };
 }
 
 /// Numbers of addresses that were not stored, by the limit that they would have exceeded.
@@ -177,7 +207,7 @@ impl Learned {
     /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_limits(Limits { names: NAMES, addresses: ADDRESSES_PER_NAME, holdings: HOLDINGS_PER_HOLDER })
+        Self::with_limits(Limits::NODE)
     }
 
     fn with_limits(limits: Limits) -> Self {
@@ -204,7 +234,7 @@ impl Learned {
     pub fn learn(&self, holder: Holder, name: &str, address: IpAddr, now: u64, until: u64) -> Result<NameId, Full> {
         let result = match Window::new(now, until) {
             Some(window) => self.store(&Answer { holder, name, address, time: now, window }),
-            None => self.intern(name, now),
+            None => self.known(name, seconds(now)),
         };
         let refused = match result {
             Ok(_) => return result,
@@ -216,29 +246,32 @@ impl Learned {
         result
     }
 
-    /// Returns the id of a name. Stores an unknown name, without addresses. `now` is in nanoseconds since 1970.
+    /// Returns the id of a name that a session uses. Stores an unknown name, without addresses. Such a name gives way to others like one that
+    /// was learned at `now`, in nanoseconds since 1970.
     ///
     /// # Errors
     /// [`Full::Names`] if no name can give way.
     pub(crate) fn intern(&self, name: &str, now: u64) -> Result<NameId, Full> {
-        let known = read(&self.world).names.id(name);
-        known.or_else(|| write(&self.world).names.intern(name, seconds(now))).ok_or(Full::Names)
+        let id = self.known(name, seconds(now))?;
+        read(&self.world).names.touch(id, now);
+        Ok(id)
     }
 
     /// Calls `each` with the id and text of every name under which the holder has learned the address, if that is valid at `now`, in
     /// nanoseconds since 1970. Calls it once for each name. `each` may call the table.
     pub fn names_of(&self, holder: Holder, address: IpAddr, now: u64, mut each: impl FnMut(NameId, &str)) {
-        let mut few = [NameId(0); 32];
-        let mut many = Vec::new();
-        let (texts, ids) = {
+        let (mut ids, mut len) = ([NameId(0); NAMES_PER_ADDRESS], 0);
+        let texts = {
             let world = read(&self.world);
             let Some(Seat { chunk, lane }) = world.seats.get(holder) else { return };
             let shard = lock(self.shard(address));
             let Some(table) = shard.get(&address).and_then(|entry| entry.table(chunk)) else { return };
-            let ids = table.names_of(chunk, lane, seconds(now), &mut few, &mut many);
-            (world.names.texts().clone(), ids)
+            for (place, id) in ids.iter_mut().zip(table.names_of(chunk, lane, seconds(now))) {
+                (*place, len) = (id, len + 1);
+            }
+            world.names.texts().clone()
         };
-        for &id in ids {
+        for &id in &ids[..len] {
             // A name may have been evicted if its addresses have ended according to another thread's clock.
             if let Some(text) = texts.get(id) {
                 each(id, text);
@@ -294,17 +327,28 @@ impl Learned {
     fn admit(&self, answer: &Answer<'_>) -> Result<(RwLockReadGuard<'_, World>, Seat, NameId), Full> {
         let now = seconds(answer.time);
         let world = read(&self.world);
-        match (world.seats.get(answer.holder), world.names.id(answer.name)) {
-            (Some(seat), Some(id)) => return Ok((world, seat, id)),
-            (_, None) if world.names.is_full(now) => return Err(Full::Names),
-            // A name without addresses is evictable. Storing it would let the holder use up ids.
-            (Some(seat), None) if self.is_at_limit(&world, seat) => return Err(Full::Holdings),
-            _ => drop(world),
+        let (seat, id) = (world.seats.get(answer.holder), world.names.id(answer.name));
+        if let (Some(seat), Some(id)) = (seat, id) {
+            return Ok((world, seat, id));
         }
+        // A name without addresses gives way to the next one. Storing it would let the holder use up ids.
+        if id.is_none() {
+            let own = seat.filter(|&seat| self.is_at_limit(&world, seat)).map(|_| Full::Holdings);
+            if let Some(full) = own.or_else(|| world.names.limit(answer.holder, now)) {
+                return Err(full);
+            }
+        }
+        drop(world);
         let mut world = write(&self.world);
         let id = world.names.intern(answer.name, now).ok_or(Full::Names)?;
         let seat = world.seats.assign(answer.holder).ok_or(Full::Holdings)?;
         Ok((RwLockWriteGuard::downgrade(world), seat, id))
+    }
+
+    /// Returns the id of a name. Stores an unknown name, without addresses. `now` is in seconds since 1970.
+    fn known(&self, name: &str, now: u32) -> Result<NameId, Full> {
+        let known = read(&self.world).names.id(name);
+        known.or_else(|| write(&self.world).names.intern(name, now)).ok_or(Full::Names)
     }
 
     fn is_at_limit(&self, world: &World, seat: Seat) -> bool {
@@ -320,24 +364,30 @@ impl Learned {
         id: NameId,
         answer: &Answer<'_>,
     ) -> Result<(), Obstacle> {
-        let &Answer { address, time, window, .. } = answer;
+        let &Answer { holder, address, time, window, .. } = answer;
         let World { seats, names } = world;
         let (now, key, lane) = (seconds(time), Key { id, chunk: seat.chunk }, seat.lane);
         let is_known = entry.table(key.chunk).is_some_and(|table| table.contains(key));
-        let crowd = if is_known { names.crowd(id) } else { names.hold(id, address) };
+        let hold = || names.hold(id, address, holder).map_err(Obstacle::Full);
+        let crowd = if is_known { names.crowd(id) } else { hold()? };
         names.renew(id, time, window.last);
-        let is_at_limit = self.is_at_limit(world, seat);
-        // An expired holding that is not swept yet has kept its room.
-        let holds = || entry.table(key.chunk).is_some_and(|table| table.end(key, lane).is_some());
-        if (crowd.is_some() || is_at_limit) && !holds() {
-            let claim = || crowd.and_then(|crowd| claim(names, id, crowd, answer));
-            let obstacle = if is_at_limit { Some(Obstacle::Full(Full::Holdings)) } else { claim() };
-            if let Some(obstacle) = obstacle {
-                if !is_known {
-                    names.release(id, address);
-                }
-                return Err(obstacle);
+        let end = entry.table(key.chunk).and_then(|table| table.end(key, lane));
+        let count = || entry.table(key.chunk).map_or(0, |table| table.names_of(key.chunk, lane, now).count());
+        let obstacle = if end.is_none_or(|end| end <= now) && count() >= NAMES_PER_ADDRESS {
+            Some(Obstacle::Full(Full::Names))
+        } else if end.is_some() {
+            // An expired holding that is not swept yet has kept its room.
+            None
+        } else if self.is_at_limit(world, seat) {
+            Some(Obstacle::Full(Full::Holdings))
+        } else {
+            crowd.and_then(|crowd| claim(names, id, crowd, answer))
+        };
+        if let Some(obstacle) = obstacle {
+            if !is_known {
+                names.release(id, address);
             }
+            return Err(obstacle);
         }
         let change = entry.change(key.chunk, |table| table.learn(key, lane, now, window));
         seats.subtract(key.chunk, change.expired);

@@ -1,17 +1,17 @@
 //! Interned names: their ids and texts, the addresses of each, and the choice of a name to evict.
 //!
 //! Names are added and evicted under the world's exclusive lock. All else changes under its shared lock, with atomics and two kinds of
-//! locks: one for the addresses of each name, then one for all rooms.
+//! locks: one for the addresses of each name, then one for all rooms or all shares.
 
 use std::collections::BinaryHeap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ahash::AHashMap;
 
 use super::texts::Texts;
-use super::{Holder, Limits, NameId, lock, memory};
+use super::{Full, Holder, Limits, NameId, lock, memory};
 
 /// Number of names that are chosen for eviction at once: the least recently learned ones. A choice reads the marks of all 65,536 names in a
 /// tenth of a millisecond. Divided among 512 new names, that is little.
@@ -70,6 +70,8 @@ struct Slot {
 struct Addresses {
     /// The number of chunks of holders that hold each address, expired or not.
     chunks: AHashMap<IpAddr, u16>,
+    /// The holder that has learned the first of the addresses, whose share of names has this one. `None` without addresses.
+    owner: Option<Holder>,
     /// The number of the current crowd, or of the last one.
     crowd: Crowd,
 }
@@ -113,6 +115,10 @@ pub(super) struct Names {
     /// No name is evictable before this second since 1970. 0 if unknown.
     barren_until: AtomicU32,
     rooms: Mutex<AHashMap<(NameId, Holder), Room>>,
+    /// The number of names that each holder owns. Without holders that own none.
+    pub(super) shares: Mutex<AHashMap<Holder, usize>>,
+    /// Number of keys: of the calls of [`Names::hold`] without one of [`Names::release`].
+    pub(super) keys: AtomicUsize,
     evicted: u64,
     /// Heap use of the texts in bytes.
     text_bytes: usize,
@@ -129,6 +135,8 @@ impl Names {
             victims: Vec::new(),
             barren_until: AtomicU32::new(0),
             rooms: Mutex::default(),
+            shares: Mutex::default(),
+            keys: AtomicUsize::new(0),
             evicted: 0,
             text_bytes: 0,
         }
@@ -139,11 +147,18 @@ impl Names {
         self.ids.get(text).copied()
     }
 
-    /// Whether all slots are in use and no name is known to be evictable at `now`, in seconds since 1970. If false, storing a name may
-    /// still fail.
-    pub(super) fn is_full(&self, now: u32) -> bool {
+    /// Returns the limit because of which a holder cannot learn an address under another new name at `now`, in seconds since 1970. If
+    /// `None`, storing the name may still fail.
+    pub(super) fn limit(&self, holder: Holder, now: u32) -> Option<Full> {
         let is_barren = self.victims.is_empty() && now < self.barren_until.load(Ordering::Relaxed);
-        self.slots.len() >= self.limits.names && is_barren
+        let has_share = || lock(&self.shares).get(&holder).is_none_or(|&owned| owned < self.limits.names_per_holder);
+        if self.keys.load(Ordering::Relaxed) >= self.limits.keys {
+            Some(Full::Holdings)
+        } else if self.slots.len() >= self.limits.names && is_barren || !has_share() {
+            Some(Full::Names)
+        } else {
+            None
+        }
     }
 
     /// Returns the id of a name. Stores an unknown name, which is evictable until a holder [holds](Self::hold) an address under it. `None`
@@ -180,16 +195,39 @@ impl Names {
         }
     }
 
+    /// Records that a name was used at `time`, in nanoseconds since 1970. Does nothing if the name has been evicted.
+    pub(super) fn touch(&self, id: NameId, time: u64) {
+        if self.slots.get(id.slot()).is_some_and(|slot| slot.id == id) {
+            self.marks[id.slot()].learned.fetch_max(time, Ordering::Relaxed);
+        }
+    }
+
     /// Returns the current crowd of a name. `None` if the name is not crowded, so that no holder can have reached the limit or needs room.
     pub(super) fn crowd(&self, id: NameId) -> Option<Crowd> {
         let may_be_crowded = self.marks[id.slot()].addresses.load(Ordering::Relaxed) as usize >= self.limits.addresses;
         may_be_crowded.then(|| self.crowd_of(&lock(&self.slots[id.slot()].addresses))).flatten()
     }
 
-    /// Records that another chunk of holders holds an address under a name. Returns the crowd in which the name was before. `None` if the
-    /// name was not crowded. The caller has locked the address's shard, and calls [`Names::renew`] before it unlocks the shard.
-    pub(super) fn hold(&self, id: NameId, address: IpAddr) -> Option<Crowd> {
+    /// Records that another chunk of holders, that of `holder`, holds an address under a name. Returns the crowd in which the name was
+    /// before. `None` if the name was not crowded. The caller has locked the address's shard, and calls [`Names::renew`] before it unlocks
+    /// the shard.
+    ///
+    /// # Errors
+    /// The limit of the node, of the name or of the holder's share that does not allow this. Nothing is recorded then.
+    pub(super) fn hold(&self, id: NameId, address: IpAddr, holder: Holder) -> Result<Option<Crowd>, Full> {
         let mut addresses = lock(&self.slots[id.slot()].addresses);
+        if self.keys.load(Ordering::Relaxed) >= self.limits.keys {
+            return Err(Full::Holdings);
+        }
+        let has_room = addresses.chunks.len() < self.limits.addresses_per_node;
+        if !has_room && !addresses.chunks.contains_key(&address) {
+            return Err(Full::Addresses);
+        }
+        if addresses.chunks.is_empty() {
+            self.own(holder)?;
+            addresses.owner = Some(holder);
+        }
+        self.keys.fetch_add(1, Ordering::Relaxed);
         let before = self.crowd_of(&addresses);
         let chunks = addresses.chunks.entry(address).or_default();
         *chunks = chunks.saturating_add(1);
@@ -197,12 +235,13 @@ impl Names {
             addresses.crowd.0 = addresses.crowd.0.wrapping_add(1);
         }
         self.note_addresses(id, &addresses);
-        before
+        Ok(before)
     }
 
-    /// Records that a chunk of holders no longer holds an address under a name. Does nothing if the name has been evicted. The caller has
+    /// Records that a chunk of holders no longer holds an address under a name, which may have been evicted. The caller has
     /// locked the address's shard.
     pub(super) fn release(&self, id: NameId, address: IpAddr) {
+        self.keys.fetch_sub(1, Ordering::Relaxed);
         let Some(slot) = self.slots.get(id.slot()).filter(|slot| slot.id == id) else { return };
         let mut addresses = lock(&slot.addresses);
         let Some(chunks) = addresses.chunks.get_mut(&address) else { return };
@@ -214,6 +253,7 @@ impl Names {
         memory::trim_map(&mut addresses.chunks);
         self.note_addresses(id, &addresses);
         if addresses.chunks.is_empty() {
+            self.disown(addresses.owner.take());
             self.marks[id.slot()].latest.store(0, Ordering::Relaxed);
             self.barren_until.store(0, Ordering::Relaxed);
         }
@@ -254,9 +294,10 @@ impl Names {
         rooms.insert((id, holder), room);
     }
 
-    /// Removes all rooms of a holder that leaves.
+    /// Removes all rooms and the share of a holder that leaves.
     pub(super) fn leave(&self, holder: Holder) {
         lock(&self.rooms).retain(|key, _| key.1 != holder);
+        lock(&self.shares).remove(&holder);
     }
 
     /// Removes all rooms. Holders' addresses are counted again when they are needed.
@@ -279,12 +320,39 @@ impl Names {
     pub(super) fn bytes(&self) -> usize {
         let addresses: usize = self.slots.iter().map(|slot| memory::map(&lock(&slot.addresses).chunks)).sum();
         let lists = memory::vec(&self.marks) + memory::vec(&self.slots) + memory::vec(&self.victims);
-        let maps = memory::map(&self.ids) + memory::map(&lock(&self.rooms));
+        let maps = memory::map(&self.ids) + memory::map(&lock(&self.rooms)) + memory::map(&lock(&self.shares));
         self.text_bytes + self.texts.bytes() + lists + maps + addresses
     }
 
     fn crowd_of(&self, addresses: &Addresses) -> Option<Crowd> {
         (addresses.chunks.len() >= self.limits.addresses).then_some(addresses.crowd)
+    }
+
+    /// Adds a name to the share of a holder.
+    ///
+    /// # Errors
+    /// [`Full::Names`] if the share is used up.
+    fn own(&self, holder: Holder) -> Result<(), Full> {
+        let mut shares = lock(&self.shares);
+        let owned = shares.get(&holder).copied().unwrap_or(0);
+        if owned >= self.limits.names_per_holder {
+            return Err(Full::Names);
+        }
+        shares.insert(holder, owned + 1);
+        Ok(())
+    }
+
+    /// Takes a name from the share of its owner, who may have left.
+    fn disown(&self, owner: Option<Holder>) {
+        let Some(owner) = owner else { return };
+        let mut shares = lock(&self.shares);
+        if let Some(owned) = shares.get_mut(&owner) {
+            *owned -= 1;
+            if *owned == 0 {
+                shares.remove(&owner);
+                memory::trim_map(&mut shares);
+            }
+        }
     }
 
     fn note_addresses(&self, id: NameId, addresses: &Addresses) {
@@ -299,7 +367,9 @@ impl Names {
             self.text_bytes -= text_bytes(text);
             self.ids.remove(text);
         }
+        let owner = lock(&slot.addresses).owner;
         *slot = Slot { id: slot.id.next(), addresses: Mutex::default() };
+        self.disown(owner);
         self.marks[at] = Mark::default();
         self.evicted += 1;
     }

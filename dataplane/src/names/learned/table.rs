@@ -80,33 +80,14 @@ impl Table {
         end(&self.uniform[span(&self.uniform, key)], &self.sliced[span(&self.sliced, key)], lane)
     }
 
-    /// Returns the ids of the names under which the holder has learned the address, if that is valid at `now`, in seconds since 1970. The
-    /// result is in `few` if that has room for all records of the table, else in `many`.
-    pub(super) fn names_of<'a>(
-        &self,
-        chunk: u16,
-        lane: u32,
-        now: u32,
-        few: &'a mut [NameId],
-        many: &'a mut Vec<NameId>,
-    ) -> &'a [NameId] {
+    /// Returns the ids of the names under which the holder has learned the address, if that is valid at `now`, in seconds since 1970.
+    pub(super) fn names_of(&self, chunk: u16, lane: u32, now: u32) -> impl Iterator<Item = NameId> + '_ {
         let is_valid =
-            |record: &&Uniform| record.chunk == chunk && has(record.holders.bits(), lane) && record.end > now;
+            move |record: &&Uniform| record.chunk == chunk && has(record.holders.bits(), lane) && record.end > now;
         let uniform = self.uniform.iter().filter(is_valid).map(|record| record.id);
-        let is_valid = |record: &&Sliced| record.key().chunk == chunk && record.end(lane).is_some_and(|end| end > now);
-        let sliced = self.sliced.iter().filter(is_valid).map(|record| record.key().id);
-        if self.len() > few.len() {
-            many.reserve(self.len());
-            many.extend(uniform);
-            many.extend(sliced);
-            return many;
-        }
-        let mut len = 0;
-        for (place, id) in few.iter_mut().zip(uniform.chain(sliced)) {
-            *place = id;
-            len += 1;
-        }
-        &few[..len]
+        let is_valid =
+            move |record: &&Sliced| record.key().chunk == chunk && record.end(lane).is_some_and(|end| end > now);
+        uniform.chain(self.sliced.iter().filter(is_valid).map(|record| record.key().id))
     }
 
     /// Calls `each` with every key, each end in seconds since 1970, and the bitmap of the holders that have both, which may be 0.

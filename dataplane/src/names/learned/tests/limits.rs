@@ -3,7 +3,7 @@
 use super::*;
 
 fn limited(names: usize, addresses: usize, holdings: usize) -> Learned {
-    Learned::with_limits(Limits { names, addresses, holdings })
+    Learned::with_limits(Limits { names, addresses, holdings, ..Limits::NODE })
 }
 
 #[test]
@@ -159,8 +159,9 @@ fn an_attacker_who_makes_up_names_does_not_displace_valid_ones() {
     for number in 0..150_000u64 {
         let now = START + 1000 * number;
         // The attacker's names end before the next ones are made up, by this test's clock.
-        let learned = table.learn(Holder(2), &format!("x{number}.attacker.example"), ip(1), now, now + 1);
-        assert!(learned.is_ok() || number >= 65_535, "{learned:?}");
+        let address = ip(1 + u32::try_from(number % 16_384).unwrap());
+        let learned = table.learn(Holder(2), &format!("x{number}.attacker.example"), address, now, now + 1);
+        assert!(learned.is_ok() || number >= NAMES_PER_HOLDER as u64, "{learned:?}");
     }
     let now = START + 2 * SECOND;
     for number in 0..150_000u64 {
@@ -191,4 +192,86 @@ fn a_holder_at_its_limit_is_refused_until_the_sweep_removes_what_has_ended() {
     sweep_all(&table, START + 100 * SECOND);
     assert_eq!(table.counts().holdings, 1);
     learn(1, 20, 100).unwrap();
+}
+
+#[test]
+fn a_holder_takes_no_more_than_its_share_of_the_names() {
+    let table = Learned::with_limits(Limits { names: 20, names_per_holder: 5, ..Limits::NODE });
+    let learn = |holder, name: u32, now: u64| {
+        let now = START + now * SECOND;
+        table.learn(Holder(holder), &format!("n{name}"), ip(name), now, now + 60 * SECOND)
+    };
+    for name in 0..5 {
+        learn(1, name, 0).unwrap();
+    }
+    assert_eq!(learn(1, 5, 0), Err(Full::Names));
+    assert_eq!(table.counts().names, 5, "the refused name is not stored");
+    learn(2, 5, 0).unwrap();
+    learn(1, 5, 0).expect("another holder's name");
+    learn(1, 0, 1).expect("an own one again");
+    // A name that has expired and was swept is in no share, whoever learns it again.
+    sweep_all(&table, START + 100 * SECOND);
+    for name in 0..5 {
+        learn(2, name, 100).unwrap();
+    }
+    assert_eq!(learn(2, 6, 100), Err(Full::Names));
+    assert_eq!(learn(2, 5, 100), Err(Full::Names), "a known name without addresses");
+    learn(1, 6, 100).unwrap();
+    // The share of a holder that has left is gone, and so are those of evicted names.
+    table.forget(Holder(2));
+    let all: Vec<_> = (100..200).map(|name| learn(3 + name % 20, name, 300)).collect();
+    assert_eq!(all.iter().filter(|learned| learned.is_ok()).count(), 20);
+    let shares: usize = lock(&read(&table.world).names.shares).values().sum();
+    assert_eq!(shares, 20);
+}
+
+#[test]
+fn an_address_has_64_valid_names_of_one_holder() {
+    let table = Learned::new();
+    let limit = u32::try_from(NAMES_PER_ADDRESS).unwrap();
+    let learn = |holder, name: u32, now: u64, ttl: u64| {
+        let now = START + now * SECOND;
+        table.learn(Holder(holder), &format!("n{name}"), ip(1), now, now + ttl * SECOND)
+    };
+    for name in 0..limit {
+        learn(1, name, 0, if name < 2 { 40 } else { 1000 }).unwrap();
+    }
+    assert_eq!(learn(1, limit, 1, 100), Err(Full::Names));
+    learn(1, 5, 1, 1000).expect("a name of the address again");
+    learn(2, limit, 1, 100).expect("another holder");
+    learn(1, limit, 60, 100).expect("two have ended");
+    learn(1, 0, 60, 100).expect("one of them again");
+    assert_eq!(learn(1, 1, 60, 100), Err(Full::Names), "the other one again");
+    assert_eq!(names(&table, 1, ip(1), START + 60 * SECOND).len(), NAMES_PER_ADDRESS);
+}
+
+#[test]
+fn a_name_and_a_node_have_limits_for_all_holders_together() {
+    let table = Learned::with_limits(Limits { addresses_per_node: 6, keys: 10, ..Limits::NODE });
+    let learn = |holder, name: &str, number| table.learn(Holder(holder), name, ip(number), START, START + 60 * SECOND);
+    for number in 0..6 {
+        learn(number, "a", number).unwrap();
+    }
+    assert_eq!(learn(9, "a", 6), Err(Full::Addresses));
+    learn(9, "a", 5).expect("an address that another holder has");
+    for number in 0..4 {
+        learn(9, "b", number).unwrap();
+    }
+    assert_eq!(learn(9, "c", 0), Err(Full::Holdings));
+    assert_eq!(learn(9, "b", 4), Err(Full::Holdings));
+    learn(8, "b", 3).expect("the same record");
+    sweep_all(&table, START + 100 * SECOND);
+    assert_eq!(read(&table.world).names.keys.load(Ordering::Relaxed), 0);
+    learn(9, "c", 0).unwrap();
+}
+
+#[test]
+fn a_name_that_a_session_uses_gives_way_after_those_learned_before() {
+    let table = limited(3, 1024, 1000);
+    let used = table.intern("used", START + 50 * SECOND).unwrap();
+    for (name, now) in [("a", 0), ("b", 1), ("c", 200), ("d", 201)] {
+        let now = START + now * SECOND;
+        table.learn(Holder(1), name, ip(1), now, now + 10 * SECOND).unwrap();
+    }
+    assert!(knows(&table, used));
 }

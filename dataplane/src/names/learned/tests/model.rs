@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const LIMITS: Limits = Limits { names: 6, addresses: 3, holdings: 1 << 18 };
+const LIMITS: Limits = Limits { names: 6, addresses: 3, ..Limits::NODE };
 const HOLDERS: u32 = 3;
 const NAMES: usize = 9;
 const ADDRESSES: u32 = 6;

@@ -9,7 +9,7 @@ use super::*;
 #[test]
 fn what_one_thread_has_learned_any_other_finds_at_once() {
     const ROUNDS: u32 = 100_000;
-    let table = Learned::with_limits(Limits { names: 150, addresses: 1024, holdings: 1 << 18 });
+    let table = Learned::with_limits(Limits { names: 150, ..Limits::NODE });
     // The time of the last answer that was found. Threads that evict and sweep have no later one.
     let (found, is_over) = (AtomicU64::new(START), AtomicBool::new(false));
     let misses = thread::scope(|scope| {
@@ -48,7 +48,7 @@ fn what_one_thread_has_learned_any_other_finds_at_once() {
 
 #[test]
 fn threads_that_do_everything_at_once_neither_hang_nor_lose_count() {
-    let table = Learned::with_limits(Limits { names: 50, addresses: 8, holdings: 60 });
+    let table = Learned::with_limits(Limits { names: 50, addresses: 8, holdings: 60, ..Limits::NODE });
     let found = AtomicU64::new(0);
     let work = |thread: u64| {
         let mut numbers = Numbers(thread);

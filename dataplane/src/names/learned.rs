@@ -28,9 +28,11 @@
 
 mod crowd;
 mod entry;
+mod limits;
 mod memory;
 mod names;
 mod seats;
+mod shares;
 mod sliced;
 mod table;
 #[cfg(test)]
@@ -40,46 +42,20 @@ mod upkeep;
 mod validity;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ahash::{AHashMap, RandomState};
 
 use crowd::claim;
 use entry::Entry;
+pub(super) use limits::NAMES;
+use limits::{Full, Limits, NAMES_PER_ADDRESS};
 use names::Names;
 use seats::{Seat, Seats};
 use sliced::Key;
 pub use upkeep::{LearnedCounts, Swept};
 use validity::{Window, seconds};
-
-/// Maximum number of addresses that one holder learns under one name, of both families together. The specification asks for at least 100.
-/// CDNs that rotate addresses every few seconds reach some hundreds within TTL and grace. The owner of a single name can make the table
-/// store no more than this for each pod.
-pub(crate) const ADDRESSES_PER_NAME: usize = 1024;
-
-/// Maximum number of addresses of one name per node, of all holders together. Bounds the count of a holder's addresses under a name that has
-/// more than [`ADDRESSES_PER_NAME`] to some milliseconds.
-pub(crate) const ADDRESSES_PER_NODE: usize = 1 << 14;
-
-/// Maximum number of names per node. Most nodes use hundreds, those with crawlers some thousands. An attacker who owns a zone below an
-/// allowed wildcard can make up names without end; 65,536 of the longest need 30 MB, and 20 MB more if each has an address.
-pub(crate) const NAMES: usize = 1 << 16;
-
-/// Maximum number of names with addresses of which one holder was the first to learn an address: a quarter of [`NAMES`]. Without it, one
-/// pod could take all names of the node. Crawlers need some thousands.
-pub(crate) const NAMES_PER_HOLDER: usize = NAMES / 4;
-
-/// Maximum number of valid names of one address and holder. The first packet of a connection is compared with the rules for each of them.
-pub(crate) const NAMES_PER_ADDRESS: usize = 64;
-
-/// Maximum number of holdings (name and address) of one pod. The memory goal has 100,000: 10,000 names with 10 addresses each. Without the
-/// limit, one pod could learn 1,024 addresses for each name, which need gigabytes. With it, one pod can occupy 30 MB.
-pub(crate) const HOLDINGS_PER_HOLDER: usize = 1 << 17;
-
-/// Maximum number of keys per node: different triples of name, address and chunk of 64 holders. Each needs one record or some, 52 bytes
-/// each: 110 MB. The memory goal has 800,000.
-pub(crate) const KEYS: usize = 1 << 21;
 
 /// Number of locks for addresses. A hundred thousand addresses are a hundred per lock, so that the sweep holds each for microseconds.
 const SHARDS: usize = 1024;
@@ -110,19 +86,6 @@ impl NameId {
     }
 }
 
-/// The limit because of which an address was not stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Full {
-    /// The holder has [`ADDRESSES_PER_NAME`] valid addresses under this name, or all holders together have [`ADDRESSES_PER_NODE`].
-    Addresses,
-    /// All [`NAMES`] known names have valid addresses, the holder has used up [`NAMES_PER_HOLDER`], or the holder has learned the address
-    /// under [`NAMES_PER_ADDRESS`] other valid names.
-    Names,
-    /// The holder has [`HOLDINGS_PER_HOLDER`] holdings, including expired ones that the sweep has not removed yet. Also returned if the
-    /// node has [`KEYS`] keys, or if all seats of holders are in use, about four million.
-    Holdings,
-}
-
 /// The addresses that the pods of a node have learned from DNS answers. Shared by all threads.
 #[derive(Debug)]
 pub struct Learned {
@@ -136,7 +99,6 @@ pub struct Learned {
     shards: Box<[Mutex<Shard>]>,
     /// Number of the next shard to sweep, modulo [`SHARDS`].
     cursor: AtomicUsize,
-    refused: Refused,
 }
 
 /// The holders and the names that the shards' records refer to.
@@ -148,36 +110,6 @@ struct World {
 
 /// The addresses that share a lock, each with its holdings.
 type Shard = AHashMap<IpAddr, Entry>;
-
-/// The limits of a table. Lower in tests.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    names: usize,
-    names_per_holder: usize,
-    addresses: usize,
-    addresses_per_node: usize,
-    holdings: usize,
-    keys: usize,
-}
-
-impl Limits {
-    const NODE: Self = Self {
-        names: NAMES,
-        names_per_holder: NAMES_PER_HOLDER,
-        addresses: ADDRESSES_PER_NAME,
-        addresses_per_node: ADDRESSES_PER_NODE,
-        holdings: HOLDINGS_PER_HOLDER,
-        keys: KEYS,
-    };
-}
-
-/// Numbers of addresses that were not stored, by the limit that they would have exceeded.
-#[derive(Debug, Default)]
-struct Refused {
-    addresses: AtomicU64,
-    names: AtomicU64,
-    holdings: AtomicU64,
-}
 
 /// One address of a DNS answer.
 #[derive(Clone, Copy)]
@@ -218,7 +150,6 @@ impl Learned {
             world: RwLock::new(World { seats: Seats::default(), names: Names::new(limits) }),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             cursor: AtomicUsize::new(0),
-            refused: Refused::default(),
         }
     }
 
@@ -230,20 +161,19 @@ impl Learned {
     /// stored.
     ///
     /// # Errors
-    /// The limit that the address would exceed. The address is not stored, and the refusal is counted.
-    pub fn learn(&self, holder: Holder, name: &str, address: IpAddr, now: u64, until: u64) -> Result<NameId, Full> {
-        let result = match Window::new(now, until) {
+    /// The limit that the address would exceed. The address is not stored then.
+    pub(crate) fn learn(
+        &self,
+        holder: Holder,
+        name: &str,
+        address: IpAddr,
+        now: u64,
+        until: u64,
+    ) -> Result<NameId, Full> {
+        match Window::new(now, until) {
             Some(window) => self.store(&Answer { holder, name, address, time: now, window }),
             None => self.known(name, seconds(now)),
-        };
-        let refused = match result {
-            Ok(_) => return result,
-            Err(Full::Addresses) => &self.refused.addresses,
-            Err(Full::Names) => &self.refused.names,
-            Err(Full::Holdings) => &self.refused.holdings,
-        };
-        refused.fetch_add(1, Ordering::Relaxed);
-        result
+        }
     }
 
     /// Returns the id of a name that a session uses. Stores an unknown name, without addresses. Such a name gives way to others like one that

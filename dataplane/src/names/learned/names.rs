@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex};
 
 use ahash::AHashMap;
 
+use super::limits::{Full, Limits};
+use super::shares::Shares;
 use super::texts::Texts;
-use super::{Full, Holder, Limits, NameId, lock, memory};
+use super::{Holder, NameId, lock, memory};
 
 /// Number of names that are chosen for eviction at once: the least recently learned ones. A choice reads the marks of all 65,536 names in a
 /// tenth of a millisecond. Divided among 512 new names, that is little.
@@ -115,8 +117,7 @@ pub(super) struct Names {
     /// No name is evictable before this second since 1970. 0 if unknown.
     barren_until: AtomicU32,
     rooms: Mutex<AHashMap<(NameId, Holder), Room>>,
-    /// The number of names that each holder owns. Without holders that own none.
-    pub(super) shares: Mutex<AHashMap<Holder, usize>>,
+    pub(super) shares: Shares,
     /// Number of keys: of the calls of [`Names::hold`] without one of [`Names::release`].
     pub(super) keys: AtomicUsize,
     evicted: u64,
@@ -135,7 +136,7 @@ impl Names {
             victims: Vec::new(),
             barren_until: AtomicU32::new(0),
             rooms: Mutex::default(),
-            shares: Mutex::default(),
+            shares: Shares::default(),
             keys: AtomicUsize::new(0),
             evicted: 0,
             text_bytes: 0,
@@ -151,7 +152,7 @@ impl Names {
     /// `None`, storing the name may still fail.
     pub(super) fn limit(&self, holder: Holder, now: u32) -> Option<Full> {
         let is_barren = self.victims.is_empty() && now < self.barren_until.load(Ordering::Relaxed);
-        let has_share = || lock(&self.shares).get(&holder).is_none_or(|&owned| owned < self.limits.names_per_holder);
+        let has_share = || self.shares.has_room(holder, self.limits.names_per_holder);
         if self.keys.load(Ordering::Relaxed) >= self.limits.keys {
             Some(Full::Holdings)
         } else if self.slots.len() >= self.limits.names && is_barren || !has_share() {
@@ -224,7 +225,9 @@ impl Names {
             return Err(Full::Addresses);
         }
         if addresses.chunks.is_empty() {
-            self.own(holder)?;
+            if !self.shares.add(holder, self.limits.names_per_holder) {
+                return Err(Full::Names);
+            }
             addresses.owner = Some(holder);
         }
         self.keys.fetch_add(1, Ordering::Relaxed);
@@ -253,7 +256,7 @@ impl Names {
         memory::trim_map(&mut addresses.chunks);
         self.note_addresses(id, &addresses);
         if addresses.chunks.is_empty() {
-            self.disown(addresses.owner.take());
+            addresses.owner.take().into_iter().for_each(|owner| self.shares.remove(owner));
             self.marks[id.slot()].latest.store(0, Ordering::Relaxed);
             self.barren_until.store(0, Ordering::Relaxed);
         }
@@ -297,7 +300,7 @@ impl Names {
     /// Removes all rooms and the share of a holder that leaves.
     pub(super) fn leave(&self, holder: Holder) {
         lock(&self.rooms).retain(|key, _| key.1 != holder);
-        lock(&self.shares).remove(&holder);
+        self.shares.leave(holder);
     }
 
     /// Removes all rooms. Holders' addresses are counted again when they are needed.
@@ -320,39 +323,12 @@ impl Names {
     pub(super) fn bytes(&self) -> usize {
         let addresses: usize = self.slots.iter().map(|slot| memory::map(&lock(&slot.addresses).chunks)).sum();
         let lists = memory::vec(&self.marks) + memory::vec(&self.slots) + memory::vec(&self.victims);
-        let maps = memory::map(&self.ids) + memory::map(&lock(&self.rooms)) + memory::map(&lock(&self.shares));
+        let maps = memory::map(&self.ids) + memory::map(&lock(&self.rooms)) + self.shares.bytes();
         self.text_bytes + self.texts.bytes() + lists + maps + addresses
     }
 
     fn crowd_of(&self, addresses: &Addresses) -> Option<Crowd> {
         (addresses.chunks.len() >= self.limits.addresses).then_some(addresses.crowd)
-    }
-
-    /// Adds a name to the share of a holder.
-    ///
-    /// # Errors
-    /// [`Full::Names`] if the share is used up.
-    fn own(&self, holder: Holder) -> Result<(), Full> {
-        let mut shares = lock(&self.shares);
-        let owned = shares.get(&holder).copied().unwrap_or(0);
-        if owned >= self.limits.names_per_holder {
-            return Err(Full::Names);
-        }
-        shares.insert(holder, owned + 1);
-        Ok(())
-    }
-
-    /// Takes a name from the share of its owner, who may have left.
-    fn disown(&self, owner: Option<Holder>) {
-        let Some(owner) = owner else { return };
-        let mut shares = lock(&self.shares);
-        if let Some(owned) = shares.get_mut(&owner) {
-            *owned -= 1;
-            if *owned == 0 {
-                shares.remove(&owner);
-                memory::trim_map(&mut shares);
-            }
-        }
     }
 
     fn note_addresses(&self, id: NameId, addresses: &Addresses) {
@@ -369,7 +345,7 @@ impl Names {
         }
         let owner = lock(&slot.addresses).owner;
         *slot = Slot { id: slot.id.next(), addresses: Mutex::default() };
-        self.disown(owner);
+        owner.into_iter().for_each(|owner| self.shares.remove(owner));
         self.marks[at] = Mark::default();
         self.evicted += 1;
     }

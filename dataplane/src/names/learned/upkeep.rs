@@ -23,7 +23,7 @@ pub struct Swept {
     pub is_complete: bool,
 }
 
-/// The numbers of names, addresses, holdings and refusals of a table, and its memory, for metrics.
+/// The numbers of names, addresses and holdings of a table, and its memory, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LearnedCounts {
     /// Known names, including those whose addresses have expired.
@@ -32,12 +32,6 @@ pub struct LearnedCounts {
     pub addresses: usize,
     /// Different triples of holder, name and address. Includes expired ones that the sweep has not removed yet.
     pub holdings: usize,
-    /// Refusals with [`Full::Addresses`](super::Full::Addresses), ever increasing.
-    pub refused_addresses: u64,
-    /// Refusals with [`Full::Names`](super::Full::Names), ever increasing.
-    pub refused_names: u64,
-    /// Refusals with [`Full::Holdings`](super::Full::Holdings), ever increasing.
-    pub refused_holdings: u64,
     /// Names that were removed to make room for others, ever increasing.
     pub evicted_names: u64,
     /// Estimated heap use in bytes.
@@ -90,7 +84,7 @@ impl Learned {
         }
     }
 
-    /// Counts names, addresses, holdings, refusals and memory. Takes milliseconds for a large table.
+    /// Counts names, addresses, holdings and memory. Takes milliseconds for a large table.
     pub fn counts(&self) -> LearnedCounts {
         let fixed = memory::allocation(size_of_val(&*self.shards));
         let shard_bytes = |shard: &Mutex<Shard>| {
@@ -104,9 +98,6 @@ impl Learned {
             names,
             addresses,
             holdings: world.seats.all_holdings(),
-            refused_addresses: self.refused.addresses.load(Ordering::Relaxed),
-            refused_names: self.refused.names.load(Ordering::Relaxed),
-            refused_holdings: self.refused.holdings.load(Ordering::Relaxed),
             evicted_names,
             bytes: fixed + shards + world.seats.bytes() + world.names.bytes(),
         }

@@ -1,6 +1,7 @@
 //! Several threads that use one table.
 
-use std::sync::atomic::AtomicBool;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc;
 use std::thread;
 
@@ -49,7 +50,7 @@ fn what_one_thread_has_learned_any_other_finds_at_once() {
 #[test]
 fn threads_that_do_everything_at_once_neither_hang_nor_lose_count() {
     let table = Learned::with_limits(Limits { names: 50, addresses: 8, holdings: 60, ..Limits::NODE });
-    let found = AtomicU64::new(0);
+    let (found, refused) = (AtomicU64::new(0), Mutex::new(HashSet::new()));
     let work = |thread: u64| {
         let mut numbers = Numbers(thread);
         for step in 0..40_000 {
@@ -58,7 +59,8 @@ fn threads_that_do_everything_at_once_neither_hang_nor_lose_count() {
             // In some seconds there are few names, which become crowded, in some too many, in some pauses all expire.
             let names = [5, 60][usize::try_from(step / 1000 % 2).unwrap()];
             let (name, address) = (format!("n{}", numbers.below(names)), ip(u32::try_from(numbers.below(20)).unwrap()));
-            let _ = table.learn(Holder(holder), &name, address, now, now + numbers.below(60) * SECOND);
+            let learned = table.learn(Holder(holder), &name, address, now, now + numbers.below(60) * SECOND);
+            lock(&refused).extend(learned.err());
             table.names_of(Holder(holder), address, now, |id, text| {
                 assert!(text.starts_with('n'));
                 table.with_name(id, |again| assert_eq!(text, again));
@@ -76,7 +78,7 @@ fn threads_that_do_everything_at_once_neither_hang_nor_lose_count() {
     thread::scope(|scope| (0..4).for_each(|number| drop(scope.spawn(move || work(number)))));
     let counts = table.counts();
     assert!(counts.holdings > 0 && found.load(Ordering::Relaxed) > 1000, "{counts:?}");
-    assert!(counts.refused_addresses > 0 && counts.refused_names > 0 && counts.refused_holdings > 0, "{counts:?}");
+    assert_eq!(*lock(&refused), HashSet::from([Full::Addresses, Full::Names, Full::Holdings]));
     assert!(counts.evicted_names > 0, "{counts:?}");
     let mut listed = 0;
     table.for_each(0, |_, _, _, _| listed += 1);

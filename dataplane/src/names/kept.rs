@@ -166,8 +166,8 @@ fn halves(address: IpAddr) -> [u64; 2] {
 
 impl KeptNames {
     /// Creates the file of this process. Moves the holdings of `found` that are valid at `now` to the file, so that another process finds
-    /// them if this one is killed. [`KeptNames::give_back`] gives them back. Stores their names in `learned`, without addresses. `now` is in
-    /// nanoseconds since 1970.
+    /// them if this one is killed. [`KeptNames::give_back`] gives them back. Stores their names in `learned`, without addresses. `now` is
+    /// in nanoseconds since 1970.
     ///
     /// # Errors
     /// If the file exists, or cannot be created, written or mapped.

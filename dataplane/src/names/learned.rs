@@ -176,8 +176,8 @@ impl Learned {
         }
     }
 
-    /// Returns the id of a name that a session uses. Stores an unknown name, without addresses. Such a name gives way to others like one that
-    /// was learned at `now`, in nanoseconds since 1970.
+    /// Returns the id of a name that a session uses. Stores an unknown name, without addresses. Such a name gives way to others like one
+    /// that was learned at `now`, in nanoseconds since 1970.
     ///
     /// # Errors
     /// [`Full::Names`] if no name can give way.

@@ -117,8 +117,8 @@ pub(crate) struct Stored {
     pub(super) next: [u32; 2],
     pub(super) is_audited: bool,
     pub(super) rewrite: Option<Rewrite>,
-    /// The name by which the session was allowed. Its id is that of the process that wrote the file, until [`SessionStore::name`] gives it
-    /// the new one. `None` if the session was not allowed by name.
+    /// The name by which the session was allowed. Its id is that of the process that wrote the file, until adoption replaces it by that of
+    /// this process. `None` if the session was not allowed by name.
     pub(crate) name: Option<NameId>,
 }
 
@@ -259,8 +259,8 @@ impl SessionStore {
         Ok(clients)
     }
 
-    /// Creates the file of learned names, with the valid holdings of the earlier process's file, whose names become known to `learned`. `now`
-    /// is in nanoseconds since 1970. It becomes valid with [`SessionStore::commit`].
+    /// Creates the file of learned names, with the valid holdings of the earlier process's file. `learned` gets their names. `now` is in
+    /// nanoseconds since 1970. The file becomes valid with [`SessionStore::commit`].
     pub(crate) fn create_names(&mut self, learned: &Learned, now: u64) -> Result<KeptNames, SessionStoreError> {
         let path = self.folder("next").join(NAMES);
         let made = KeptNames::in_file(&path, self.boot, &mut self.names, learned, now);

@@ -5,8 +5,8 @@
 /// store no more than this for each pod.
 pub(in crate::names) const ADDRESSES_PER_NAME: usize = 1024;
 
-/// Maximum number of addresses of one name per node, of all holders together. Bounds the count of a holder's addresses under a name that has
-/// more than [`ADDRESSES_PER_NAME`] to some milliseconds.
+/// Maximum number of addresses of one name per node, of all holders together. Bounds the count of a holder's addresses under a name that
+/// has more than [`ADDRESSES_PER_NAME`] to some milliseconds.
 pub(in crate::names) const ADDRESSES_PER_NODE: usize = 1 << 14;
 
 /// Maximum number of names per node. Most nodes use hundreds, those with crawlers some thousands. An attacker who owns a zone below an

@@ -168,4 +168,4 @@ impl<'a> Message<'a> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -21,6 +21,8 @@
 mod kept;
 mod learned;
 mod message;
+#[cfg(test)]
+pub(crate) mod numbers;
 mod questions;
 mod streams;
 
@@ -33,6 +35,8 @@ use bulkhead_classifier::{AddressSet, protocol};
 pub(crate) use kept::FoundNames;
 pub(crate) use kept::KeptNames;
 pub use learned::{Holder, Learned, LearnedCounts, NameId, Swept};
+#[cfg(test)]
+pub(crate) use message::tests::encoder::Encoder;
 pub(crate) use message::{Fault, Message};
 pub(crate) use questions::{Asker, Questions};
 pub(crate) use streams::{Segment, Streams};

@@ -1,6 +1,6 @@
 //! DNS messages for tests, without compression.
 
-use std::net::IpAddr;
+use crate::names::Encoder;
 
 /// The number of type A.
 pub(crate) const TYPE_A: u16 = 1;
@@ -41,26 +41,11 @@ pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
 }
 
 fn message((id, flags): (u16, u16), name: &str, kind: u16, records: &[Record<'_>]) -> Vec<u8> {
-    let count = u16::try_from(records.len()).unwrap();
-    let mut bytes = [id, flags, 1, count, 0, 0].map(u16::to_be_bytes).concat();
-    bytes.extend(wire(name));
-    bytes.extend([kind, 1].map(u16::to_be_bytes).concat());
-    for (owner, ttl, data) in records {
-        let (kind, data) = match data.parse() {
-            Ok(IpAddr::V4(v4)) => (TYPE_A, v4.octets().to_vec()),
-            Ok(IpAddr::V6(v6)) => (TYPE_AAAA, v6.octets().to_vec()),
-            Err(_) => (5, wire(data)),
-        };
-        bytes.extend(wire(owner));
-        bytes.extend([kind, 1].map(u16::to_be_bytes).concat());
-        bytes.extend(ttl.to_be_bytes());
-        bytes.extend(framed(&data));
-    }
-    bytes
-}
-
-/// Returns a name in wire format.
-fn wire(name: &str) -> Vec<u8> {
-    let labels = name.split('.').flat_map(|label| [&[u8::try_from(label.len()).unwrap()], label.as_bytes()].concat());
-    labels.chain([0]).collect()
+    let mut encoder = Encoder::new(name, kind, 1, false);
+    encoder.bytes[..4].copy_from_slice(&[id, flags].map(u16::to_be_bytes).concat());
+    let add = |encoder: Encoder, &(owner, ttl, data): &Record<'_>| match data.parse() {
+        Ok(address) => encoder.address(owner, ttl, address),
+        Err(_) => encoder.cname(owner, data),
+    };
+    records.iter().fold(encoder, add).bytes
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
 
 use super::*;
+use crate::names::numbers::Numbers;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -48,23 +49,6 @@ fn sweep_all(table: &Learned, now: u64) -> usize {
         holdings += swept.holdings;
     }
     holdings
-}
-
-/// A generator of numbers that look random, the same in each run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut number = self.0;
-        number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        number ^ number >> 31
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-mod encoder;
+pub(in crate::names) mod encoder;
 mod model;
 mod random;
 

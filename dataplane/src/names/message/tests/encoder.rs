@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 /// A message in the making. Starts with the header and one question.
 #[derive(Clone)]
-pub(super) struct Encoder {
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct Encoder {
+    pub(crate) bytes: Vec<u8>,
     /// Offsets of names that a pointer can reach. `None` to write all names in full.
     offsets: Option<HashMap<String, u16>>,
 }
@@ -40,7 +40,7 @@ pub(super) fn pointer(offset: usize) -> [u8; 2] {
 }
 
 impl Encoder {
-    pub(super) fn new(name: &str, kind: u16, class: u16, compress: bool) -> Self {
+    pub(crate) fn new(name: &str, kind: u16, class: u16, compress: bool) -> Self {
         let mut encoder =
             Self { bytes: vec![0x12, 0x34, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0], offsets: compress.then(HashMap::new) };
         encoder.name(name);
@@ -53,14 +53,14 @@ impl Encoder {
         self.address(owner, ttl, address.parse().unwrap())
     }
 
-    pub(super) fn address(self, owner: &str, ttl: u32, address: IpAddr) -> Self {
+    pub(crate) fn address(self, owner: &str, ttl: u32, address: IpAddr) -> Self {
         match address {
             IpAddr::V4(address) => self.record(owner, A, IN, ttl, &address.octets()),
             IpAddr::V6(address) => self.record(owner, AAAA, IN, ttl, &address.octets()),
         }
     }
 
-    pub(super) fn cname(mut self, owner: &str, target: &str) -> Self {
+    pub(crate) fn cname(mut self, owner: &str, target: &str) -> Self {
         self.name(owner);
         self.alias(IN, target)
     }

@@ -1,21 +1,18 @@
 //! Random messages from a fixed seed, so that a failure repeats.
 
 use super::encoder::{A, AAAA, ANY, CNAME, Encoder, IN};
+use crate::names::numbers::Numbers;
 
-/// Xorshift64 (Marsaglia 2003).
-pub(super) struct Random(u64);
+pub(super) struct Random(Numbers);
 
 impl Random {
     pub(super) const fn new() -> Self {
-        Self(0x9e37_79b9_7f4a_7c15)
+        Self(Numbers(0))
     }
 
     /// Returns a number below `bound`.
     pub(super) fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 16).unwrap() % bound
+        self.0.index(bound)
     }
 
     fn one_in(&mut self, count: usize) -> bool {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::names::numbers::Numbers;
 
 /// Number of steps of a history, enough for a question, an answer, a connection, and the end of the address or of its rule.
 const STEPS: usize = 60;
@@ -25,21 +26,6 @@ const IDLE: u64 = 20 * SECOND;
 
 /// The port of a pod's questions over UDP.
 const ASKS_FROM: u16 = 4000;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % u64::try_from(below).unwrap()).unwrap()
-    }
-
-    fn once_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
-}
 
 /// Whether a pattern matches a name, label by label.
 fn is_named(pattern: &str, name: &str) -> bool {
@@ -168,7 +154,7 @@ impl Model {
 struct History {
     bed: Bed,
     model: Model,
-    random: Random,
+    random: Numbers,
     next_port: u16,
     next_id: u16,
     /// The packets since the last change of policy, each with its port, time and verdict, and the worker that replays them.
@@ -185,7 +171,7 @@ fn reach(reached: &mut Reached, what: &'static str) {
 impl History {
     fn new(seed: u64) -> Self {
         let (bed, replaying) = (Bed::new(), Bed::new().worker);
-        let (model, random) = (Model { generation: 1, ..Model::default() }, Random(seed * 2 + 0x9e37_79b9_7f4a_7c15));
+        let (model, random) = (Model { generation: 1, ..Model::default() }, Numbers(seed));
         let mut history = Self { bed, model, random, next_port: 5000, next_id: 0, sent: Vec::new(), replaying };
         history.change_policy();
         history
@@ -224,7 +210,7 @@ impl History {
         let Self { model, random, .. } = self;
         model.generation += 1;
         for patterns in &mut model.patterns {
-            *patterns = PATTERNS.into_iter().filter(|_| random.once_in(2)).collect();
+            *patterns = PATTERNS.into_iter().filter(|_| random.index(2) == 0).collect();
             // Ports have a table as long as any rule names a domain; the test keeps one.
             patterns.push("never.example.net");
         }
@@ -265,10 +251,10 @@ impl History {
         }
         let start = *sent;
         *sent += u32::try_from(data.len()).unwrap();
-        let cut = self.random.below(data.len());
+        let cut = self.random.index(data.len());
         let (first, second) = data.split_at(cut);
         let mut parts = [(start, first), (start + u32::try_from(cut).unwrap(), second)];
-        if self.random.once_in(2) {
+        if self.random.index(2) == 0 {
             parts.reverse();
         }
         for (distance, data) in parts.into_iter().filter(|(_, data)| !data.is_empty()) {
@@ -280,16 +266,16 @@ impl History {
     /// Asks about a random name, in upper or lower case, or repeats a question.
     fn ask(&mut self, reached: &mut Reached) {
         let questions = &mut self.model.questions;
-        let at = if !questions.is_empty() && self.random.once_in(4) {
+        let at = if !questions.is_empty() && self.random.index(4) == 0 {
             reach(reached, "asked again");
-            self.random.below(questions.len())
+            self.random.index(questions.len())
         } else {
-            let name = POOL[self.random.below(POOL.len())];
-            let name = if self.random.once_in(2) { name.to_uppercase() } else { name.to_owned() };
-            let kind = [TYPE_A, TYPE_AAAA][self.random.below(2)];
+            let name = POOL[self.random.index(POOL.len())];
+            let name = if self.random.index(2) == 0 { name.to_uppercase() } else { name.to_owned() };
+            let kind = [TYPE_A, TYPE_AAAA][self.random.index(2)];
             self.next_id += 1;
-            let pod = self.random.below(2);
-            let connection = self.random.once_in(4).then(|| self.connect_to_server(pod));
+            let pod = self.random.index(2);
+            let connection = (self.random.index(4) == 0).then(|| self.connect_to_server(pod));
             let question = Question { pod, connection, id: self.next_id, name, kind, open: None };
             self.model.questions.push(question);
             self.model.questions.len() - 1
@@ -315,12 +301,12 @@ impl History {
         if count == 0 {
             return;
         }
-        let at = self.random.below(count);
+        let at = self.random.index(count);
         let Question { pod, connection, id, name, kind, open } = self.model.questions[at].clone();
         let owner = name.to_lowercase();
         let is_v6 = kind == TYPE_AAAA;
-        let of_kind: Vec<_> = (0..=self.random.below(2)).map(|_| ((self.random.below(6), is_v6), self.ttl())).collect();
-        let is_chained = self.random.once_in(3);
+        let of_kind: Vec<_> = (0..=self.random.index(2)).map(|_| ((self.random.index(6), is_v6), self.ttl())).collect();
+        let is_chained = self.random.index(3) == 0;
         let last = if is_chained { "edge.test" } else { &owner };
         let texts: Vec<_> = of_kind.iter().map(|(address, _)| text(*address)).collect();
         let mut records: Vec<_> = of_kind.iter().zip(&texts).map(|((_, ttl), text)| (last, *ttl, &**text)).collect();
@@ -330,8 +316,8 @@ impl History {
             records.insert(0, (&owner, 0, "edge.test"));
         }
         let message = |id, name: &str| answer_of((id, 0), name, kind, &records);
-        if connection.is_none() && self.random.once_in(2) {
-            let (data, from, to, port) = match self.random.below(5) {
+        if connection.is_none() && self.random.index(2) == 0 {
+            let (data, from, to, port) = match self.random.index(5) {
                 0 => (message(id ^ 0x8000, &name), SERVER, pod, ASKS_FROM),
                 1 => (message(id, "else.example.com"), SERVER, pod, ASKS_FROM),
                 2 => (message(id, &name), "192.0.2.53", pod, ASKS_FROM),
@@ -364,7 +350,7 @@ impl History {
     }
 
     fn ttl(&mut self) -> u32 {
-        u32::try_from(self.random.below(40)).unwrap()
+        u32::try_from(self.random.index(40)).unwrap()
     }
 
     /// Sends a datagram or a segment of a connection. Returns whether it was allowed.
@@ -385,12 +371,12 @@ impl History {
 
     /// Opens a connection to a random address, often a learned one, and compares its verdict with the model's.
     fn connect(&mut self, reached: &mut Reached) {
-        let (pod, is_tcp) = (self.random.below(2), self.random.once_in(2));
+        let (pod, is_tcp) = (self.random.index(2), self.random.index(2) == 0);
         let learned: Vec<_> = self.model.learned.keys().filter(|key| key.0 == pod).map(|key| key.2).collect();
-        let address = if learned.is_empty() || self.random.once_in(3) {
-            (self.random.below(9), self.random.once_in(2))
+        let address = if learned.is_empty() || self.random.index(3) == 0 {
+            (self.random.index(9), self.random.index(2) == 0)
         } else {
-            learned[self.random.below(learned.len())]
+            learned[self.random.index(learned.len())]
         };
         self.next_port += 1;
         let (sport, now) = (self.next_port, self.bed.now);
@@ -410,7 +396,7 @@ impl History {
     /// Repeats the first packet of a refused connection, and compares its verdict with the model's.
     fn retry(&mut self, reached: &mut Reached) {
         let Some(count) = Some(self.model.refused.len()).filter(|count| *count > 0) else { return };
-        let (pod, sport, address, is_tcp) = self.model.refused[self.random.below(count)];
+        let (pod, sport, address, is_tcp) = self.model.refused[self.random.index(count)];
         let said = self.model.about_new(pod, address, self.bed.now);
         let is_allowed = self.send_to((pod, sport), (address, is_tcp), SYN);
         self.compare(said, is_allowed, reached, ["opened later", "refused again", "rounded"]);
@@ -420,7 +406,7 @@ impl History {
     /// Sends a packet in a random session, and compares its verdict with the model's.
     fn go_on(&mut self, reached: &mut Reached) {
         let ends: Vec<_> = self.model.sessions.keys().copied().collect();
-        let Some(&end) = ends.get(self.random.below(ends.len().max(1))) else { return };
+        let Some(&end) = ends.get(self.random.index(ends.len().max(1))) else { return };
         let (pod, now) = (end.0, self.bed.now);
         let session = self.model.sessions[&end].clone();
         if now - session.seen > IDLE {
@@ -441,14 +427,14 @@ impl History {
     }
 
     fn step(&mut self, reached: &mut Reached) {
-        match self.random.below(20) {
+        match self.random.index(20) {
             0..=3 => self.ask(reached),
             4..=7 => self.answer(reached),
             8..=10 => self.connect(reached),
             11 => self.retry(reached),
             12..=16 => self.go_on(reached),
             17 => self.change_policy(),
-            _ => self.bed.wait([1, 5, 9, 30][self.random.below(4)]),
+            _ => self.bed.wait([1, 5, 9, 30][self.random.index(4)]),
         }
     }
 

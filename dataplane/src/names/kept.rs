@@ -1,4 +1,4 @@
-//! Keeps learned names in a file of [`Lines`](crate::service::Lines). Each address is in the file before its answer is forwarded, and
+//! Keeps learned names in a file of [`Lines`]. Each address is in the file before its answer is forwarded, and
 //! survives if the process is killed.
 //!
 //! ```text

@@ -49,8 +49,9 @@ use ahash::{AHashMap, RandomState};
 
 use crowd::claim;
 use entry::Entry;
+pub use limits::Full;
 pub(super) use limits::NAMES;
-use limits::{Full, Limits, NAMES_PER_ADDRESS};
+use limits::{Limits, NAMES_PER_ADDRESS};
 use names::Names;
 use seats::{Seat, Seats};
 use sliced::Key;
@@ -162,14 +163,7 @@ impl Learned {
     ///
     /// # Errors
     /// The limit that the address would exceed. The address is not stored then.
-    pub(crate) fn learn(
-        &self,
-        holder: Holder,
-        name: &str,
-        address: IpAddr,
-        now: u64,
-        until: u64,
-    ) -> Result<NameId, Full> {
+    pub fn learn(&self, holder: Holder, name: &str, address: IpAddr, now: u64, until: u64) -> Result<NameId, Full> {
         match Window::new(now, until) {
             Some(window) => self.store(&Answer { holder, name, address, time: now, window }),
             None => self.known(name, seconds(now)),

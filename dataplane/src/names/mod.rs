@@ -34,7 +34,7 @@ use bulkhead_classifier::{AddressSet, protocol};
 #[cfg(target_os = "linux")]
 pub(crate) use kept::FoundNames;
 pub(crate) use kept::KeptNames;
-pub use learned::{Holder, Learned, LearnedCounts, NameId, Swept};
+pub use learned::{Full, Holder, Learned, LearnedCounts, NameId, Swept};
 #[cfg(test)]
 pub(crate) use message::tests::encoder::Encoder;
 pub(crate) use message::{Fault, Message};

@@ -30,7 +30,7 @@ pub(in crate::names) const KEYS: usize = 1 << 21;
 
 /// The limit because of which an address was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Full {
+pub enum Full {
     /// The holder has [`ADDRESSES_PER_NAME`] valid addresses under this name, or all holders together have [`ADDRESSES_PER_NODE`].
     Addresses,
     /// All [`NAMES`] known names have valid addresses, the holder has used up [`NAMES_PER_HOLDER`], or the holder has learned the address

@@ -206,7 +206,7 @@ fn a_holder_takes_no_more_than_its_share_of_the_names() {
     learn(2, 5, 0).unwrap();
     learn(1, 5, 0).expect("another holder's name");
     learn(1, 0, 1).expect("an own one again");
-    // A name that has expired and was swept is in no share, whoever learns it again.
+    // A name that has expired and was swept is in no share, even if another holder learns it again.
     sweep_all(&table, START + 100 * SECOND);
     for name in 0..5 {
         learn(2, name, 100).unwrap();

@@ -55,7 +55,11 @@ fn captures(args: &Replay, node: &str) -> anyhow::Result<()> {
     let input = Input::open(&args.state)?;
     let settings = input.service_settings(args.settings.as_deref())?;
     let (pipeline, services) = run::load_node(&input, node, true)?;
-    let name_settings = NameSettings { servers: args.dns_servers.clone(), grace: args.dns_grace };
+    let name_settings = NameSettings {
+        servers: args.dns_servers.clone(),
+        grace: args.dns_grace,
+        server_names: args.verify_server_name,
+    };
     let (snapshot, adapter) = run::node_snapshot(&pipeline, &services, &settings, node, &name_settings)?;
     let names = Names::new(adapter);
     let sessions = SessionConfig { tcp_pickup: args.tcp_pickup, ..SessionConfig::default() };

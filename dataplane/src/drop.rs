@@ -159,6 +159,8 @@ drop_reasons! {
     WorkerBusy "worker_busy" "The worker that owns the packet's session or output port is overloaded.";
     /// The destination is one of the node's pod addresses, and no pod has it, or its pod's interface is gone. The sender is notified.
     NoSuchPod "no_such_pod" "The destination is an address of this node's pods, and no pod has it.";
+    /// A connection was allowed by name, and its client names a server that the policy does not allow, or none.
+    ServerName "server_name" "The connection was allowed by name, and the client names another server in its TLS or QUIC hello, or none.";
 }
 
 impl DropReason {

@@ -69,7 +69,9 @@ pub use explained::Explained;
 pub use flow::Flow;
 pub use fragment::FragmentConfig;
 pub use masquerade::Masquerade;
-pub use names::{Full, Holder, Learned, LearnedCounts, Learner, NameCounters, NameId, Names, PATIENCE, Swept};
+pub use names::{
+    Full, Holder, Learned, LearnedCounts, Learner, NameCounters, NameId, Names, PATIENCE, ServerNameCheck, Swept,
+};
 pub use outcome::{BURST, BodyKind, Decider, Decision, Judged, Outcome, Packet, Received, SessionState, Verdict};
 pub use packet::LinkType;
 pub use port::{Link, PortConfig, PortId, PortKind, TableId};

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use super::ends::node_name;
 use super::{Format, State};
 use crate::run::NameSettings;
+use bulkhead_dataplane::ServerNameCheck;
 
 /// `bulkhead replay`.
 #[derive(Debug, clap::Args)]
@@ -43,6 +44,9 @@ pub struct Replay {
     /// Time for which an address from such an answer is valid after its TTL: `names.grace` in the configuration of `run`
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = NameSettings::grace)]
     pub dns_grace: Duration,
+    /// What happens to connections that were allowed by domain name and whose TLS or QUIC client names another server: off, audit or drop
+    #[arg(long, value_name = "ACTION", default_value = "off", value_parser = NameSettings::server_name_check)]
+    pub verify_server_name: ServerNameCheck,
     /// If a capture starts in the middle of a TCP connection, take the sender of the first captured packet as the client. If omitted, only
     /// a SYN starts a TCP connection
     #[arg(long)]

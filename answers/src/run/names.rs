@@ -10,7 +10,7 @@ use bulkhead_control::dns;
 use bulkhead_control::pipeline::{AuditTables, Pipeline};
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_control::service::Resolver;
-use bulkhead_dataplane::{Holder, Names, PortConfig};
+use bulkhead_dataplane::{Holder, Names, PortConfig, ServerNameCheck};
 use ipnet::{AddrParseError, IpNet};
 
 /// The conventional address of a DNS cache on the node. Source: Kubernetes, "Using NodeLocal DNSCache in Kubernetes Clusters".
@@ -23,6 +23,8 @@ pub struct NameSettings {
     pub servers: Vec<IpNet>,
     /// Time for which a learned address is valid after its TTL. Clients such as JVMs cache addresses longer than the TTL.
     pub grace: Duration,
+    /// Whether the server names of TLS and QUIC clients are compared with the names of the rules.
+    pub server_names: ServerNameCheck,
 }
 
 impl NameSettings {
@@ -45,11 +47,24 @@ impl NameSettings {
         let grace = humantime::parse_duration(text).ok().filter(|grace| *grace <= Self::MAX_GRACE);
         grace.ok_or("write a number with its unit, up to 24h: 30s")
     }
+
+    /// Parses what happens to connections whose client names another server.
+    ///
+    /// # Errors
+    /// If the text is not one of the three words. The error is a remedy.
+    pub fn server_name_check(text: &str) -> Result<ServerNameCheck, &'static str> {
+        match text {
+            "off" => Ok(ServerNameCheck::Off),
+            "audit" => Ok(ServerNameCheck::Audit),
+            "drop" => Ok(ServerNameCheck::Drop),
+            _ => Err("write off, audit or drop"),
+        }
+    }
 }
 
 impl Default for NameSettings {
     fn default() -> Self {
-        Self { servers: Vec::new(), grace: Duration::from_secs(30) }
+        Self { servers: Vec::new(), grace: Duration::from_secs(30), server_names: ServerNameCheck::Off }
     }
 }
 
@@ -86,5 +101,6 @@ pub fn names(
     let holders: Vec<Option<Holder>> =
         ports.iter().enumerate().map(|(at, port)| is_named(port).then(|| holder(at, port))).collect();
     let grace = u64::try_from(settings.grace.as_nanos()).unwrap_or(u64::MAX);
-    holders.iter().any(Option::is_some).then(|| Arc::new(Names::new(servers, grace, holders)))
+    let is_any = holders.iter().any(Option::is_some);
+    is_any.then(|| Arc::new(Names::new(servers, grace, holders).checking_server_names(settings.server_names)))
 }

@@ -17,6 +17,8 @@
 //! **Invariant.** A worker learns only from answers of trusted servers to open questions of the same pod, with the same addresses, ports,
 //! protocol, id and question. A message that cannot be parsed is forwarded, and nothing is learned from it.
 
+mod datagrams;
+mod hellos;
 #[cfg_attr(not(target_os = "linux"), path = "kept/nowhere.rs")]
 mod kept;
 mod learned;
@@ -31,6 +33,8 @@ use std::sync::Arc;
 
 use bulkhead_classifier::{AddressSet, protocol};
 
+pub(crate) use datagrams::{Added, Datagrams};
+pub(crate) use hellos::{Hello, Hellos, Sent, names_its_server};
 #[cfg(target_os = "linux")]
 pub(crate) use kept::FoundNames;
 pub(crate) use kept::KeptNames;
@@ -60,6 +64,19 @@ pub struct Names {
     grace: u64,
     /// The holder of each port, by port id. `None` for ports without rules that name domains.
     holders: Vec<Option<Holder>>,
+    server_names: ServerNameCheck,
+}
+
+/// What happens to connections that were allowed by name and whose client names a server that the policy does not allow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerNameCheck {
+    /// Server names are not read.
+    #[default]
+    Off,
+    /// The connection goes on and is reported like one that an audited policy would deny.
+    Audit,
+    /// The connection is cut.
+    Drop,
 }
 
 /// A pod that learns.
@@ -94,7 +111,18 @@ impl Names {
     /// Creates the part of a snapshot. `holders` has one element per port id: `None` for ports without rules that name domains. `grace` is
     /// the time in nanoseconds for which an address stays valid after its TTL, because clients may cache answers longer.
     pub const fn new(servers: AddressSet, grace: u64, holders: Vec<Option<Holder>>) -> Self {
-        Self { servers, grace, holders }
+        Self { servers, grace, holders, server_names: ServerNameCheck::Off }
+    }
+
+    /// Sets whether the server names of connections that were allowed by name are compared with the policy.
+    #[must_use]
+    pub fn checking_server_names(self, server_names: ServerNameCheck) -> Self {
+        Self { server_names, ..self }
+    }
+
+    /// Returns whether the server names of connections that were allowed by name are compared with the policy.
+    pub const fn server_names(&self) -> ServerNameCheck {
+        self.server_names
     }
 
     /// Returns the addresses of the trusted servers themselves, not of Services in front of them.
@@ -158,11 +186,15 @@ pub struct NameCounters {
     pub unasked: u64,
     /// Messages that could not be parsed, or that are about names that no rule can name, such as the root.
     pub malformed: u64,
-    /// Packets whose messages the worker could not read completely: fragments, truncated packets, and segments of streams that it does not
+    /// Packets whose messages the worker could not read completely: incomplete datagrams, truncated packets, and segments of streams that it does not
     /// follow.
     pub incomplete: u64,
     /// Addresses that were not stored, because of a limit on addresses, names or holdings.
     pub full: u64,
+    /// Connections whose client has named an allowed server: see [`ServerNameCheck`].
+    pub matched: u64,
+    /// Connections whose client has named a server that the policy does not allow, or none.
+    pub mismatched: u64,
 }
 
 pub use questions::PATIENCE;
@@ -170,7 +202,7 @@ pub use questions::PATIENCE;
 impl NameCounters {
     /// Adds the counts of another worker.
     pub const fn add(&mut self, other: &Self) {
-        let Self { queries, answers, addresses, unasked, malformed, incomplete, full } = other;
+        let Self { queries, answers, addresses, unasked, malformed, incomplete, full, matched, mismatched } = other;
         self.queries += *queries;
         self.answers += *answers;
         self.addresses += *addresses;
@@ -178,5 +210,7 @@ impl NameCounters {
         self.malformed += *malformed;
         self.incomplete += *incomplete;
         self.full += *full;
+        self.matched += *matched;
+        self.mismatched += *mismatched;
     }
 }

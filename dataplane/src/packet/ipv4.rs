@@ -38,7 +38,7 @@ pub(super) fn parse(packet: Bytes<'_>, flow: &mut Option<Flow>) -> Result<Ip, Dr
 }
 
 /// Returns the packet's part of its datagram. `None` for a whole datagram.
-fn fragment(header: &Header, payload: Bytes<'_>) -> Result<Option<Fragment>, DropReason> {
+pub(super) fn fragment(header: &Header, payload: Bytes<'_>) -> Result<Option<Fragment>, DropReason> {
     if header.fragment_offset == 0 && !header.more_fragments {
         return Ok(None);
     }

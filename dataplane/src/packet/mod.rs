@@ -48,7 +48,7 @@ pub(crate) use arp::{Arp, Operation};
 pub(crate) use ends::Ends;
 pub(crate) use neighbour::Neighbour;
 pub(crate) use plain::{Plain, parse_v4 as parse_plain_v4, parse_v6 as parse_plain_v6};
-pub(crate) use segment::{Checksum, Data, Payload, SeqSpan};
+pub(crate) use segment::{Checksum, Data, Payload, Piece, SeqSpan};
 pub(crate) use tcp::Flags as TcpFlags;
 pub(crate) use transport::{Embedded, Ports, Transport};
 

@@ -4,8 +4,9 @@
 
 use bulkhead_classifier::protocol;
 
-use super::{Inner, LinkType, TcpFlags, ipv4_header, ipv6, open, sctp, tcp, udp};
+use super::{Bytes, Fragment, Inner, LinkType, TcpFlags, ipv4, ipv4_header, ipv6_headers, open, sctp, tcp, udp};
 use crate::wire::checksum;
+use crate::wire::ipv6::HEADER_LEN;
 
 /// The result of verifying a packet's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub(crate) enum Checksum {
     Right,
     /// The checksum is wrong. The receiver discards the packet.
     Wrong,
-    /// The checksum cannot be verified: a fragment, a truncated capture, a packet of several frames, or IPv6 extension headers.
+    /// The checksum cannot be verified: a fragment, a truncated capture, or a packet of several frames.
     Unknown,
 }
 
@@ -50,28 +51,59 @@ pub(crate) struct Payload<'a> {
     is_v4: bool,
 }
 
-impl<'a> Payload<'a> {
-    /// Returns a frame's payload. `None` if the frame is not IP, is an IPv4 fragment, or has an invalid header.
+/// A fragment of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    /// The fragment's place in its datagram.
+    pub(crate) part: Fragment,
+    /// The fragment's bytes of the IP payload.
+    pub(crate) bytes: &'a [u8],
+    /// Whether `bytes` are the whole fragment. False if the capture is truncated.
+    pub(crate) is_whole: bool,
+}
+
+impl<'a> Piece<'a> {
+    /// Returns a frame's fragment. `None` if the frame is not IP, is a whole datagram, or has an invalid header.
     pub(crate) fn of(link: LinkType, frame: &'a [u8], wire_len: usize) -> Option<Self> {
-        match open(link, frame, wire_len)?.0 {
-            Inner::V4(packet) => {
-                let header = ipv4_header::header(packet.seen)?;
-                if header.more_fragments || header.fragment_offset != 0 {
-                    return None;
-                }
-                let len = header.total_len.checked_sub(header.header_len)?;
-                let bytes = packet.seen.get(header.header_len..)?;
-                let addresses = checksum::sum(packet.seen.get(12..20)?);
-                Some(Self { protocol: header.protocol, bytes: clip(bytes, len), len, addresses, is_v4: true })
-            }
-            Inner::V6(packet) => {
-                let head = packet.seen.first_chunk::<{ ipv6::HEADER_LEN }>()?;
-                let len = usize::from(u16::from_be_bytes([head[4], head[5]]));
-                let bytes = packet.seen.get(ipv6::HEADER_LEN..)?;
-                let addresses = checksum::sum(&head[8..40]);
-                Some(Self { protocol: head[6], bytes: clip(bytes, len), len, addresses, is_v4: false })
-            }
+        let (payload, part) = contents(link, frame, wire_len)?;
+        Some(Self { part: part?, bytes: payload.bytes, is_whole: payload.bytes.len() == payload.len })
+    }
+}
+
+/// Returns the bytes after a frame's IP headers, and their part of the datagram, which is `None` for a whole one. `None` if the frame is not
+/// IP or has an invalid header.
+fn contents(link: LinkType, frame: &[u8], wire_len: usize) -> Option<(Payload<'_>, Option<Fragment>)> {
+    match open(link, frame, wire_len)?.0 {
+        Inner::V4(packet) => {
+            let header = ipv4_header::header(packet.seen)?;
+            let len = header.total_len.checked_sub(header.header_len)?;
+            let bytes = clip(packet.seen.get(header.header_len..)?, len);
+            let part = ipv4::fragment(&header, Bytes { seen: bytes, wire_len: len }).ok()?;
+            let addresses = checksum::sum(packet.seen.get(12..20)?);
+            Some((Payload { protocol: header.protocol, bytes, len, addresses, is_v4: true }, part))
         }
+        Inner::V6(packet) => {
+            let header = ipv6_headers::header(packet.seen)?;
+            let (bytes, wire_len) = (packet.seen.get(HEADER_LEN..)?, header.payload_len);
+            let rest = Bytes { seen: clip(bytes, wire_len), wire_len };
+            let chain = ipv6_headers::walk(header.next_header, rest).ok()?;
+            let Bytes { seen, wire_len } = chain.payload;
+            let addresses = checksum::sum(packet.seen.get(8..HEADER_LEN)?);
+            let payload = Payload { protocol: chain.protocol, bytes: seen, len: wire_len, addresses, is_v4: false };
+            Some((payload, chain.fragment))
+        }
+    }
+}
+
+impl<'a> Payload<'a> {
+    /// Returns a frame's payload. `None` if the frame is not IP, is a fragment, or has an invalid header.
+    pub(crate) fn of(link: LinkType, frame: &'a [u8], wire_len: usize) -> Option<Self> {
+        contents(link, frame, wire_len).filter(|(_, part)| part.is_none()).map(|(payload, _)| payload)
+    }
+
+    /// Returns the payload of a reassembled UDP datagram for [`Payload::data`]. Its checksum is not known.
+    pub(crate) const fn of_datagram(bytes: &'a [u8]) -> Self {
+        Self { protocol: protocol::UDP, bytes, len: bytes.len(), addresses: 0, is_v4: true }
     }
 
     /// Verifies the packet's transport checksum.
@@ -88,8 +120,6 @@ impl<'a> Payload<'a> {
                 None => false,
             },
             protocol::SCTP => self.has_crc(),
-            // The next header may be an extension header. Its transport header is not parsed here.
-            _ if !self.is_v4 => return Checksum::Unknown,
             _ => true,
         };
         if is_right { Checksum::Right } else { Checksum::Wrong }
@@ -153,7 +183,7 @@ fn clip(bytes: &[u8], len: usize) -> &[u8] {
 mod tests {
     use super::*;
     use crate::probe::{Probe, ProbeKind};
-    use crate::testbed::{fragments_v4, ip};
+    use crate::testbed::{fragments_v4, fragments_v6, ip};
 
     fn packets() -> impl Iterator<Item = Vec<u8>> {
         [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")].into_iter().flat_map(|(src, dst)| {
@@ -206,6 +236,39 @@ mod tests {
         let long = [packets().next().unwrap(), vec![0; 40]].concat();
         for part in fragments_v4(&long, 1, 24) {
             assert!(Payload::of(LinkType::Raw, &part, part.len()).is_none());
+        }
+    }
+
+    #[test]
+    fn a_checksum_behind_ipv6_extension_headers_is_verified() {
+        for packet in packets().filter(|packet| packet[0] >> 4 == 6) {
+            let mut extended = [&packet[..40], &[packet[6], 0, 1, 4, 0, 0, 0, 0], &packet[40..]].concat();
+            (extended[5], extended[6]) = (extended[5] + 8, 60);
+            assert_eq!(checksum_of(&extended), Checksum::Right);
+            *extended.last_mut().unwrap() ^= 1;
+            assert_eq!(checksum_of(&extended), Checksum::Wrong);
+        }
+    }
+
+    #[test]
+    fn a_fragment_is_a_piece_and_a_whole_datagram_is_none() {
+        for packet in packets() {
+            assert!(Piece::of(LinkType::Raw, &packet, packet.len()).is_none());
+            let header = if packet[0] >> 4 == 6 { 40 } else { 20 };
+            let mut long = [&packet[..], &[7; 43]].concat();
+            let len = u8::try_from(long.len() - if header == 40 { 40 } else { 0 }).unwrap();
+            long[if header == 40 { 5 } else { 3 }] = len;
+            let fragments = if header == 40 { fragments_v6(&long, 1, 24) } else { fragments_v4(&long, 1, 24) };
+            let mut found = Vec::new();
+            for fragment in &fragments {
+                assert!(Payload::of(LinkType::Raw, fragment, fragment.len()).is_none());
+                let piece = Piece::of(LinkType::Raw, fragment, fragment.len()).unwrap();
+                assert_eq!((piece.part.start as usize, piece.is_whole), (found.len(), true));
+                found.extend_from_slice(piece.bytes);
+                let cut = Piece::of(LinkType::Raw, &fragment[..fragment.len() - 1], fragment.len()).unwrap();
+                assert!(!cut.is_whole);
+            }
+            assert_eq!(found, long[header..]);
         }
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Link {
 const AUDITED: u32 = 1 << 31;
 /// The bit of [`Links::table`] that marks the number of a name. Numbers of tables are lower.
 const NAMED: u32 = 1 << 31;
+/// The bit of [`Links::table`] beside [`NAMED`] that marks a session whose server name is not compared yet. Numbers of names are lower.
+const UNCHECKED: u32 = 1 << 30;
 /// The number of no table. The highest without the bit [`NAMED`], because every number with it is that of a name.
 const NO_TABLE: u32 = NAMED - 1;
 /// The rule position of a session that no rule allowed, without an audit mark.
@@ -61,6 +63,8 @@ impl Links {
 
     pub(super) const fn set_decision(&mut self, decision: &Decision) {
         self.table = match decision.by {
+            // The name of a renewed session has still to be compared.
+            Some(Decider::Name(name)) if self.is_unchecked() => NAMED | UNCHECKED | name.bits(),
             Some(Decider::Name(name)) => NAMED | name.bits(),
             Some(Decider::Table(table)) => table.0,
             None => NO_TABLE,
@@ -95,9 +99,22 @@ impl Links {
         }
     }
 
+    /// Whether the session was allowed by name and the server name that its client sends is not compared yet.
+    pub(super) const fn is_unchecked(&self) -> bool {
+        self.table & (NAMED | UNCHECKED) == NAMED | UNCHECKED
+    }
+
+    /// Sets or clears the mark of a session whose server name is not compared yet. Sessions that were not allowed by name have no mark.
+    pub(super) const fn set_unchecked(&mut self, is_unchecked: bool) {
+        if self.table & NAMED != 0 {
+            self.table = if is_unchecked { self.table | UNCHECKED } else { self.table & !UNCHECKED };
+        }
+    }
+
     /// Returns the name by which the session was allowed. `None` if it was not allowed by name.
     pub(super) const fn name(&self) -> Option<NameId> {
-        if self.table & NAMED != 0 { Some(NameId::from_bits(self.table & !NAMED)) } else { None }
+        let is_named = self.table & NAMED != 0;
+        if is_named { Some(NameId::from_bits(self.table & !(NAMED | UNCHECKED))) } else { None }
     }
 
     /// Returns the decision. Its origin is in the entry. A decision by name does not have the table, which is the `named_table` of the
@@ -127,7 +144,7 @@ mod tests {
     fn every_number_of_a_name_and_of_a_table_is_another_decision_than_none() {
         let name = |bits| Some(Decider::Name(NameId::from_bits(bits)));
         let table = |number| Some(Decider::Table(TableId(number)));
-        let all = [None, name(0), name((1 << 31) - 1), table(0), table((1 << 24) - 1)];
+        let all = [None, name(0), name((1 << 30) - 1), table(0), table((1 << 24) - 1)];
         for by in all {
             let mut links = Links::new(&Decision { by, rule: Some(3), origin: None });
             assert_eq!(links.decision(&Entry::FREE).by, by);

@@ -116,6 +116,8 @@ pub(crate) struct Stored {
     pub(super) entry: Entry,
     pub(super) next: [u32; 2],
     pub(super) is_audited: bool,
+    /// Whether the server name of a session that was allowed by name is not compared yet.
+    pub(super) is_unchecked: bool,
     pub(super) rewrite: Option<Rewrite>,
     /// The name by which the session was allowed. Its id is that of the process that wrote the file, until adoption replaces it by that of
     /// this process. `None` if the session was not allowed by name.
@@ -124,7 +126,14 @@ pub(crate) struct Stored {
 
 impl Stored {
     pub(super) const fn new(entry: Entry, links: &Links, rewrite: Option<Rewrite>) -> Self {
-        Self { entry, next: links.next, is_audited: links.is_audited(), rewrite, name: links.name() }
+        Self {
+            entry,
+            next: links.next,
+            is_audited: links.is_audited(),
+            is_unchecked: links.is_unchecked(),
+            rewrite,
+            name: links.name(),
+        }
     }
 
     pub(crate) const fn key(&self) -> Key {

@@ -319,6 +319,16 @@ impl SessionTable {
         }
     }
 
+    /// Whether the session was allowed by name and the server name that its client sends is not compared yet.
+    pub(crate) fn is_unchecked(&self, slot: Slot) -> bool {
+        self.links.records()[slot as usize].is_unchecked()
+    }
+
+    /// Sets or clears the mark of a session whose server name is not compared yet.
+    pub(crate) fn set_unchecked(&mut self, slot: Slot, is_unchecked: bool) {
+        self.links.records_mut()[slot as usize].set_unchecked(is_unchecked);
+    }
+
     /// Moves an entry to the end of its new class's lists.
     fn move_to(&mut self, slot: Slot, old: Class, new: Class, now: Moment) {
         let ports = self.entry(slot).ports(Direction::Forward);

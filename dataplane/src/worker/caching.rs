@@ -58,7 +58,9 @@ impl Worker {
         let (slot, timeout) = self.sessions.begun(self.sessions.hash(&key), &key)?;
         let entry = self.sessions.entry(slot);
         let (Match::Key(direction) | Match::Alias(direction)) = self.sessions.matched(slot, &key, from_low);
-        if !entry.is_session_of(self.epoch) || entry.ports(direction).0 != in_port {
+        let is_mine = entry.is_session_of(self.epoch) && entry.ports(direction).0 == in_port;
+        // The cache would forward the client's server name unread.
+        if !is_mine || self.sessions.is_unchecked(slot) {
             return None;
         }
         let span = Payload::of(LinkType::Ethernet, frame, frame.len())?.segment()?;

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU8, NonZeroU32};
 
 use crate::flow::Translation;
-use crate::packet::{self, Inner, Ip, Parsed, Payload, Plain, TcpFlags, Transport};
+use crate::packet::{self, Body, Inner, Ip, Parsed, Payload, Piece, Plain, TcpFlags, Transport};
 use crate::session::{Key, NONE, PlainHit, Rewritten, Slot};
 use crate::translations::{Translated, TranslatedError, Translations};
 use crate::{
@@ -297,6 +297,16 @@ impl Burst<'_> {
         match self.frames {
             Frames::Ethernet(frames) => Payload::of(LinkType::Ethernet, frames[at], frames[at].len()),
             Frames::Any(packets) => Payload::of(packets[at].link, packets[at].frame, packets[at].wire_len),
+        }
+    }
+
+    /// Returns packet `at` as a fragment. `None` if it is a whole datagram.
+    pub(super) fn piece(&self, at: usize) -> Option<Piece<'_>> {
+        let general = self.metas[at].general()?;
+        let Ok(Body::Ip(Ip { fragment: Some(_), .. })) = self.parsed[general].body else { return None };
+        match self.frames {
+            Frames::Ethernet(frames) => Piece::of(LinkType::Ethernet, frames[at], frames[at].len()),
+            Frames::Any(packets) => Piece::of(packets[at].link, packets[at].frame, packets[at].wire_len),
         }
     }
 

@@ -9,6 +9,7 @@ use super::exit::{self, Check, Exit};
 use super::pending::{IfAllowed, Renewal};
 use super::services::Opening;
 use super::{Worker, admission};
+use crate::names::ServerNameCheck;
 use crate::packet::{Ip, TcpFlags, Transport};
 use crate::session::{Direction, Key, Match, NewSession, Slot};
 use crate::translations::TranslatedError;
@@ -212,7 +213,10 @@ impl Worker {
                 }
                 self.sessions.touch(claim.slot, claim.direction, flags, self.now);
             }
-            self.sessions.set_checked(claim.slot, claim.direction);
+            let is_checking = burst.snapshot.names().is_some_and(|names| names.server_names() != ServerNameCheck::Off);
+            if !is_checking || !self.sessions.is_unchecked(claim.slot) {
+                self.sessions.set_checked(claim.slot, claim.direction);
+            }
         }
         let translation = self.translation_of(burst, claim);
         burst.allow(at, Verdict::Forward(leaves), decision, SessionState::Hit);

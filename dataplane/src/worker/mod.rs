@@ -51,6 +51,7 @@ mod masquerade;
 mod names;
 mod neighbours;
 mod pending;
+mod server_names;
 mod services;
 mod stages;
 mod team;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bulkhead_classifier::{Key as PolicyKey, Tables, Verdict as PolicyVerdict};
+use bulkhead_classifier::{Key as PolicyKey, Tables, Verdict as PolicyVerdict, protocol};
 
 use super::Worker;
 use super::audit;
@@ -11,21 +11,24 @@ use super::column::Burst;
 use super::exit::Bound;
 use super::stages::Times;
 use crate::names::{
-    Fault, KeptNames, Learned, Message, NameCounters, NameId, Names, Part, Questions, Segment, Streams,
+    Added, Datagrams, Fault, Hellos, KeptNames, Learned, Message, NameCounters, NameId, Names, Part, Questions,
+    Segment, Streams,
 };
-use crate::packet::Data;
+use crate::packet::{Data, Payload};
 use crate::{Decider, Decision, PortConfig, PortId, PortKind, Snapshot, TableId};
 
 /// The state with which a worker learns names.
 #[derive(Debug, Default)]
 pub(super) struct Learning {
     streams: Streams,
-    reader: Reader,
+    datagrams: Datagrams,
+    pub(super) hellos: Hellos,
+    pub(super) reader: Reader,
 }
 
 /// The part of [`Learning`] that reads complete DNS messages.
 #[derive(Debug, Default)]
-struct Reader {
+pub(super) struct Reader {
     /// The addresses that all workers have learned.
     learned: Arc<Learned>,
     /// The file in which learned addresses outlive the process. `None` if sessions are not kept in files.
@@ -33,7 +36,7 @@ struct Reader {
     questions: Questions,
     /// The stored addresses of the current answer and their ends in nanoseconds since 1970, if `kept` is `Some`.
     stored: Vec<(IpAddr, u64)>,
-    counters: NameCounters,
+    pub(super) counters: NameCounters,
 }
 
 /// A packet of a connection whose initiator has rules that name domains.
@@ -83,6 +86,16 @@ impl FirstMatch<'_> {
     fn decision(&self, snapshot: &Snapshot) -> Decision {
         let decision = snapshot.decision(self.table, self.verdict);
         Decision { by: self.name.map(Decider::Name).or(decision.by), ..decision }
+    }
+}
+
+impl Asked<'_> {
+    /// Returns the verdict of the initiator's table with rules that name domains, as if `name` were the destination's only name. Without a
+    /// name, only rules that name no domains match.
+    pub(super) fn judge_as(&self, table: TableId, name: Option<&str>) -> PolicyVerdict {
+        let Some(tables) = self.snapshot.table(table) else { return PolicyVerdict::NO_MATCH };
+        let (first, named) = (tables.lookup(self.key), name.map(|name| tables.lookup_name(self.key, name)));
+        named.filter(|named| named.precedes(first)).unwrap_or(first)
     }
 }
 
@@ -139,6 +152,8 @@ impl Learning {
         let kept: ahash::AHashSet<_> = snapshot.names().into_iter().flat_map(Names::holders).collect();
         self.reader.questions.retain(|holder| kept.contains(&holder));
         self.streams.retain(|holder| kept.contains(&holder));
+        self.datagrams.retain(|holder| kept.contains(&holder));
+        self.hellos.retain(|holder| kept.contains(&holder));
     }
 }
 
@@ -245,6 +260,9 @@ impl Worker {
                 if burst.judged[at].verdict.out_port().is_some() {
                     self.hear(burst, at, &part, names);
                 }
+            } else if self.may_be_hello(burst, at, names) {
+                self.settle_pending(burst);
+                self.check_server_name(burst, at, names);
             }
         }
     }
@@ -266,8 +284,23 @@ impl Worker {
         let Some(port) = pod.and_then(|pod| snapshot.port(pod)) else { return };
         let tables = [port.named_table, port.named_audit].map(|table| table.and_then(|table| snapshot.table(table)));
         let is_named = |name: &str| tables.iter().flatten().any(|table| table.names(name));
-        let Learning { streams, reader } = &mut self.learning;
-        let Some(Data { bytes, is_whole, segment }) = burst.payload(at).and_then(|payload| payload.data()) else {
+        let Learning { streams, datagrams, reader, .. } = &mut self.learning;
+        let reassembled;
+        let payload = match burst.piece(at) {
+            None => burst.payload(at),
+            Some(piece) if !part.is_query && part.asker.protocol == protocol::UDP => {
+                match datagrams.add(&part.asker, &piece) {
+                    Added::Complete(datagram) => {
+                        reassembled = datagram;
+                        Some(Payload::of_datagram(&reassembled))
+                    }
+                    Added::Incomplete => return,
+                    Added::Lost => None,
+                }
+            }
+            Some(_) => None,
+        };
+        let Some(Data { bytes, is_whole, segment }) = payload.and_then(|payload| payload.data()) else {
             reader.counters.incomplete += 1;
             return;
         };

@@ -11,6 +11,7 @@ use super::audit::{self, Audited, Noted};
 use super::column::Burst;
 use super::exit::{self, Bound};
 use super::names::{Asked, Learning, Ruling};
+use crate::names::Names;
 use crate::packet::TcpFlags;
 use crate::session::{Direction, Key, Moment, NewSession, SessionTable, Slot};
 use crate::{BURST, Decision, DropReason, PortId, SessionState, Snapshot, Verdict};
@@ -52,7 +53,7 @@ impl Renewal {
         if let Some(flags) = self.news {
             sessions.touch(slot, self.direction, flags, now);
         }
-        if !self.is_error {
+        if !self.is_error && !sessions.is_unchecked(slot) {
             sessions.set_checked(slot, self.direction);
         }
     }
@@ -298,16 +299,29 @@ impl Miss {
         learning: &Learning,
         audits: &mut Vec<Noted>,
     ) {
-        let kept = match &self.if_allowed {
+        let slot = match &self.if_allowed {
             IfAllowed::Start(_) => None,
-            IfAllowed::Keep(renewal) => {
-                let slot = sessions.lookup(renewal.hash, &renewal.key);
-                slot.and_then(|slot| sessions.name(slot))
-            }
+            IfAllowed::Keep(renewal) => sessions.lookup(renewal.hash, &renewal.key),
         };
+        let kept = slot.and_then(|slot| sessions.name(slot));
         let (in_port, out) = self.ports();
         let asked = Asked { snapshot: burst.snapshot, in_port, out, key, kept, now: self.now.time };
-        self.settle(key, &learning.judge(&asked, self.bound, verdict), sessions, burst, audits);
+        let ruling = learning.judge(&asked, self.bound, verdict);
+        // The client has named a server that it may not reach. What it says later does not matter.
+        let is_cut = slot.is_some_and(|slot| sessions.entry(slot).refused() == Some(DropReason::ServerName));
+        if is_cut {
+            burst.drop(self.at, DropReason::ServerName);
+            return;
+        }
+        self.settle(key, &ruling, sessions, burst, audits);
+        let is_checked = |names: &Names| !names.checks(key.protocol(), key.dst_port());
+        if let IfAllowed::Start(new) = &self.if_allowed
+            && ruling.decision.name().is_some()
+            && !burst.snapshot.names().is_none_or(is_checked)
+            && let Some(slot) = sessions.lookup(new.hash, &new.key)
+        {
+            sessions.set_unchecked(slot, true);
+        }
     }
 
     /// Returns the receiving and the output port of the connection's forward direction.

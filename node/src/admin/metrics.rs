@@ -143,7 +143,8 @@ impl Metrics {
     fn add_names(&mut self, now: &Observation) {
         let Some(learned) = now.learned.as_ref().filter(|_| now.snapshot.names().is_some()) else { return };
         let counts = learned.counts();
-        let NameTotals { queries, answers, addresses, unasked, malformed, incomplete, full } = names::totals(now);
+        let NameTotals { queries, answers, addresses, unasked, malformed, incomplete, full, matched, mismatched } =
+            names::totals(now);
         self.gauge(
             "names",
             "Names under which pods have learned addresses, including expired ones",
@@ -160,6 +161,10 @@ impl Metrics {
         let values = values.map(|(why, count)| (vec![("reason", why.to_owned())], Value::Count(count)));
         let help = "DNS messages and addresses from which nothing was learned, by reason";
         self.add("name_unlearned", help, None, Kind::Counter, values.into());
+        let values = [("match", matched), ("mismatch", mismatched)];
+        let values = values.map(|(result, count)| (vec![("result", result.to_owned())], Value::Count(count)));
+        let help = "Connections allowed by name, by whether their client has named an allowed server";
+        self.add("name_verified_connections", help, None, Kind::Counter, values.into());
     }
 
     /// Adds the state of the connection to the API server. Adds nothing if the state comes from files.

@@ -67,8 +67,8 @@ impl First {
 pub(super) fn totals(now: &Observation) -> NameTotals {
     let mut all = NameCounters::default();
     now.counters.workers.iter().for_each(|worker| all.add(&worker.names));
-    let NameCounters { queries, answers, addresses, unasked, malformed, incomplete, full } = all;
-    NameTotals { queries, answers, addresses, unasked, malformed, incomplete, full }
+    let NameCounters { queries, answers, addresses, unasked, malformed, incomplete, full, matched, mismatched } = all;
+    NameTotals { queries, answers, addresses, unasked, malformed, incomplete, full, matched, mismatched }
 }
 
 /// Returns the name of each holder's port. Empty if no rule names domains.

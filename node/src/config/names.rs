@@ -12,9 +12,10 @@ use super::faults::{Faults, line};
 pub(super) struct Written {
     servers: Vec<Spanned<String>>,
     grace: Option<Spanned<String>>,
+    verify_server_name: Option<Spanned<String>>,
 }
 
-/// Returns the settings. Adds a fault for each server and for a grace that is invalid.
+/// Returns the settings. Adds a fault for each invalid value.
 pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> NameSettings {
     let mut settings = NameSettings::default();
     for text in &written.servers {
@@ -31,6 +32,15 @@ pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> NameSettings 
             Ok(grace) => settings.grace = grace,
             Err(help) => {
                 faults.add(line(text), "names.grace", format!("`{}` is not a valid duration", text.value), help);
+            }
+        }
+    }
+    if let Some(text) = &written.verify_server_name {
+        match NameSettings::server_name_check(&text.value) {
+            Ok(check) => settings.server_names = check,
+            Err(help) => {
+                let problem = format!("`{}` is no treatment of connections to other servers", text.value);
+                faults.add(line(text), "names.verify_server_name", problem, help);
             }
         }
     }

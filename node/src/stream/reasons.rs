@@ -8,7 +8,7 @@ use bulkhead_dataplane::DropReason;
 pub(super) const fn hubble(reason: DropReason) -> (u32, &'static str) {
     use DropReason::*;
     match reason {
-        PolicyDenied => (133, "POLICY_DENIED"),
+        PolicyDenied | ServerName => (133, "POLICY_DENIED"),
         SpoofedSource | MartianSource | ArpSpoofed | NdSpoofed | LinkLocalSource => (132, "INVALID_SOURCE_IP"),
         OtherHost => (131, "INVALID_DESTINATION_MAC"),
         LinkTruncated | ArpMalformed | NdMalformed | Ipv4Malformed | Ipv6Malformed | Ipv6Jumbogram | SourceRouted

@@ -38,7 +38,8 @@ fn write_names(out: &mut impl Write, told: &LearnedNames) -> io::Result<()> {
     if more > 0 {
         writeln!(out, "and {more} more: --pod and --name select, one answer has at most 10,000")?;
     }
-    let NameTotals { queries, answers, addresses, unasked, malformed, incomplete, full } = told.counters;
+    let NameTotals { queries, answers, addresses, unasked, malformed, incomplete, full, matched, mismatched } =
+        told.counters;
     writeln!(
         out,
         "\n{} pods have rules that name domains. Since the start: {queries} queries, {answers} answers with {addresses} addresses",
@@ -49,6 +50,8 @@ fn write_names(out: &mut impl Write, told: &LearnedNames) -> io::Result<()> {
         (malformed, "messages that were not understood"),
         (incomplete, "messages of which a part was missing"),
         (full, "addresses not opened, because a pod or name has too many"),
+        (matched, "connections whose client has named an allowed server"),
+        (mismatched, "connections whose client has named another server or none"),
     ] {
         if count > 0 {
             writeln!(out, "  {count} {what}")?;

@@ -30,6 +30,7 @@ impl SessionTable {
         let mut links = Links::new(&nobody);
         links.next = stored.next;
         links.set_audited(stored.is_audited);
+        links.set_unchecked(stored.is_unchecked);
         let moment = Moment { time: now, number: 0 };
         let is_adopted = self.place(hash, &entry, links, stored.rewrite.as_ref(), moment).is_some();
         self.counts.adopted += u64::from(is_adopted && entry.refused().is_none());

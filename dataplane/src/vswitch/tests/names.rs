@@ -15,7 +15,7 @@ const WEB: &str = "203.0.113.7";
 const NODE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 /// Returns a snapshot in which A has rules that name a domain and learns from this server, and B has none.
-fn snapshot(mut ports: Vec<PortConfig>, server: &str) -> Snapshot {
+pub(super) fn snapshot(mut ports: Vec<PortConfig>, server: &str) -> Snapshot {
     ports[HOST.index()].mac = Some(NODE_MAC);
     let rule = |names: Option<&str>, action| Rule {
         names: names.map(|name| [name.parse().unwrap()].into_iter().collect()),

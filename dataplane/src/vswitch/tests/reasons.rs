@@ -2,13 +2,17 @@
 //! each drop results only from what a case sends.
 
 use super::fragments::narrow_ports;
+use super::names::snapshot as snapshot_of_names;
 use super::*;
 use crate::SourcePorts;
 use crate::filter::Filter;
 use crate::probe::{Probe, ProbeKind};
 use crate::testbed::*;
 use crate::vswitch::stream::{LONGEST_SNAP, LeftOut, Record, Tracepoint};
-use crate::{Backends, FragmentConfig, Masquerade, Percent, Routes, ServicePort, TcpWindow, Vip, VipEntry};
+use crate::{
+    Backends, FragmentConfig, Masquerade, Names, Percent, Routes, ServerNameCheck, ServicePort, TcpWindow, Vip,
+    VipEntry,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A port that is in no snapshot.
@@ -168,7 +172,7 @@ fn behind(headers: &[u8]) -> Vec<u8> {
     v6("fd00::1", "fd00::2", headers[0], 64, &[&chain[..], &[0x9c, 0x40, 0, 80, 0, 8, 0, 0]].concat())
 }
 
-fn datagram(len: usize) -> Vec<u8> {
+fn datagram_of_len(len: usize) -> Vec<u8> {
     let length = u16::try_from(8 + len).unwrap().to_be_bytes();
     v4("10.0.0.1", "10.0.0.2", 17, 64, &[&[0x9c, 0x40, 0, 80][..], &length, &[0, 0], &vec![7; len]].concat())
 }
@@ -244,22 +248,24 @@ fn scene(reason: DropReason) -> Scene {
             Scene::of(open.iter().map(|(port, packet)| send(*port, packet)).collect()).with_sessions(strict)
         }
         FragmentMalformed => {
-            let mut last = fragments_v4(&datagram(32), 1, 16)[1].clone();
+            let mut last = fragments_v4(&datagram_of_len(32), 1, 16)[1].clone();
             last[6..8].copy_from_slice(&[0x1f, 0xff]);
             a(&last)
         }
         FragmentOverlap => {
-            let mut parts = fragments_v4(&datagram(56), 1, 16);
+            let mut parts = fragments_v4(&datagram_of_len(56), 1, 16);
             parts[1][6..8].copy_from_slice(&[0x20, 1]);
             Scene::of(parts.iter().take(2).map(|part| send(A, part)).collect())
         }
-        FragmentWithoutFirst => a(&fragments_v4(&datagram(32), 1, 16)[1]),
+        FragmentWithoutFirst => a(&fragments_v4(&datagram_of_len(32), 1, 16)[1]),
         FragmentTableFull => {
             let fragments = FragmentConfig { capacity: 0, ..FragmentConfig::default() };
-            let scene = a(&fragments_v4(&datagram(32), 1, 16)[0]);
+            let scene = a(&fragments_v4(&datagram_of_len(32), 1, 16)[0]);
             Scene { engine: WorkerConfig { fragments, ..scene.engine }, ..scene }
         }
-        FragmentLimit => Scene::of(fragments_v4(&datagram(8 * 70), 1, 8).iter().map(|part| send(A, part)).collect()),
+        FragmentLimit => {
+            Scene::of(fragments_v4(&datagram_of_len(8 * 70), 1, 8).iter().map(|part| send(A, part)).collect())
+        }
         MartianSource => outside(&udp("127.0.0.1", "10.0.0.1", 80)),
         MartianDestination => a(&udp("10.0.0.1", "127.0.0.1", 80)),
         Multicast => a(&udp("10.0.0.1", "224.0.0.5", 80)),
@@ -350,12 +356,12 @@ fn scene(reason: DropReason) -> Scene {
         }
         PortDown => Scene { absent: vec![B], ..a(&a_to_b(SYN)) },
         PacketTooBig => {
-            let mut packet = datagram(8000);
+            let mut packet = datagram_of_len(8000);
             packet[6] = 0x40;
             a(&packet).with_ports(narrow_ports())
         }
         // The peer holds all frames of the pool.
-        NoBuffer => Scene { frames: 128, ..a(&datagram(8000)).with_ports(narrow_ports()) },
+        NoBuffer => Scene { frames: 128, ..a(&datagram_of_len(8000)).with_ports(narrow_ports()) },
         NoNeighbour => Scene::of(vec![send(A, &a_to_b(SYN)), Step::Wait(5)]).with_ports(without_mac()),
         NeighbourQueueFull => {
             let packets = (0..9).map(|port| from(A, &tcp("10.0.0.1", "10.0.0.2", 1000 + port, 80, SYN)));
@@ -372,6 +378,23 @@ fn scene(reason: DropReason) -> Scene {
             let packets =
                 (0..6000u16).map(|at| from(A, &udp("10.0.0.1", &format!("10.8.{}.{}", at / 250, at % 250), 80)));
             Scene { workers: 2, ..Scene::of(vec![Step::Send(A, packets.collect())]) }
+        }
+        ServerName => {
+            let mut ports = live_ports();
+            ports[B.index()].egress = Some(OPEN);
+            let snapshot = snapshot_of_names(ports, "10.0.0.2");
+            // B is the server of DNS and the site.
+            let names = Names::clone(snapshot.names().unwrap()).checking_server_names(ServerNameCheck::Drop);
+            let (client, server) = (("10.0.0.1", 4000), ("10.0.0.2", 53));
+            let reply = dns::answer(1, "www.example.com", &[("www.example.com", 60, "10.0.0.2")]);
+            Scene {
+                snapshot: snapshot.with_names(Some(Arc::new(names))),
+                ..Scene::of(vec![
+                    send(A, &datagram(client, server, &dns::query(1, "www.example.com"))),
+                    send(B, &datagram(server, client, &reply)),
+                    send(A, &datagram(client, ("10.0.0.2", 443), b"no packet of QUIC")),
+                ])
+            }
         }
     }
 }
@@ -434,7 +457,7 @@ fn the_end_of_a_packet_is_told_whichever_worker_sees_it() {
     let plan = StreamPlan { tracepoints: [everything].into(), ..StreamPlan::default() };
     let burst = |from_port: u16, len: usize| {
         let packet = |port: u16| {
-            let mut packet = datagram(len);
+            let mut packet = datagram_of_len(len);
             packet[20..22].copy_from_slice(&(from_port + port).to_be_bytes());
             from(A, &packet)
         };

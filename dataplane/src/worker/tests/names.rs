@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bulkhead_classifier::{Action, AddressSet, NameSet, PortRange, Rule, Service, ServiceSet, Tables};
 
 mod denials;
+mod fragments;
 mod histories;
+mod server_names;
 mod unread;
 
 use super::*;

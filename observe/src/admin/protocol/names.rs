@@ -69,4 +69,8 @@ pub struct NameTotals {
     pub incomplete: u64,
     /// Addresses that were not learned, because the pod or the name has too many.
     pub full: u64,
+    /// Connections allowed by name whose client has named an allowed server. 0 unless server names are verified.
+    pub matched: u64,
+    /// Connections allowed by name whose client has named another server or none. 0 unless server names are verified.
+    pub mismatched: u64,
 }

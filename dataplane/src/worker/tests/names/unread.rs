@@ -1,4 +1,4 @@
-//! DNS messages that a worker forwards and cannot read: in fragments, behind extension headers, and cut by the capture.
+//! DNS messages that a worker forwards and cannot read: cut by the capture, and in connections that it does not follow.
 
 use super::*;
 
@@ -17,37 +17,6 @@ fn asked(client: &str, server: &str, out: PortId) -> Bed {
 fn reply(client: &str, server: &str) -> Vec<u8> {
     let data = answer(1, "www.example.com", &[("www.example.com", 60, WEB), ("www.example.com", 60, "203.0.113.8")]);
     datagram((server, 53), (client, 4000), &data)
-}
-
-#[test]
-fn an_answer_in_fragments_is_forwarded_counted_and_opens_nothing() {
-    for (port, client, server) in ENDS {
-        let whole = reply(client, server);
-        let fragments = if port == B { fragments_v6(&whole, 9, 64) } else { fragments_v4(&whole, 9, 64) };
-        assert!(fragments.len() > 1);
-        let mut bed = asked(client, server, port);
-        for fragment in &fragments {
-            assert_eq!(bed.verdict(port, fragment), Verdict::Forward(A), "{server}");
-        }
-        assert!(!connects(&mut bed, 1, WEB), "{server}");
-        let counters = *bed.worker.name_counters();
-        assert_eq!((counters.incomplete, counters.malformed, counters.answers), (fragments.len() as u64, 0, 0));
-        // The question is still open.
-        assert_eq!(bed.verdict(port, &whole), Verdict::Forward(A));
-        assert!(connects(&mut bed, 2, WEB), "{server}");
-    }
-}
-
-#[test]
-fn an_answer_behind_ipv6_extension_headers_is_forwarded_counted_and_opens_nothing() {
-    let (port, client, server) = ENDS[1];
-    let mut bed = asked(client, server, port);
-    let plain = reply(client, server);
-    // Destination options, which only pad.
-    let options = [&[17, 0, 1, 4, 0, 0, 0, 0], &plain[40..]].concat();
-    assert_eq!(bed.verdict(port, &v6(server, client, 60, 64, &options)), Verdict::Forward(A));
-    assert!(!connects(&mut bed, 1, WEB));
-    assert_eq!((bed.worker.name_counters().incomplete, bed.worker.name_counters().answers), (1, 0));
 }
 
 #[test]

@@ -196,7 +196,10 @@ impl Apart {
             self.pods.insert(name, Pod { node, list, tables, refused });
         }
         let is_same = |(old, new): ((&PodName, &Pod), (&PodName, &Pod))| {
-            old.0 == new.0 && old.1.node == new.1.node && Arc::ptr_eq(&old.1.tables, &new.1.tables)
+            // Pods that got equal rules in different transactions have tables of their own, of which a resync keeps one.
+            let (before, now) = (&old.1.tables, &new.1.tables);
+            let has_same_rules = || Arc::ptr_eq(before, now) || before.rules() == now.rules();
+            old.0 == new.0 && old.1.node == new.1.node && has_same_rules()
         };
         let is_all_same = before.len() == self.pods.len() && before.iter().zip(&self.pods).all(is_same);
         self.changes += u64::from(!is_all_same);

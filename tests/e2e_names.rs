@@ -5,7 +5,7 @@ mod resolvers;
 mod world;
 
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -55,7 +55,10 @@ fn an_operator_sees_what_pods_have_resolved_and_the_tables_that_decide() {
     assert!(told.contains(WEB) && told.contains(WEB6) && told.contains("answers count from"), "{told}");
     let explain = ["explain", "--live", "--from", "default/client", "--port", "80", "--to"];
     let (code, told) = world.lab.ask(&[&explain[..], &[WEB6]].concat());
-    assert!(code == Some(0) && told.contains("the pod has resolved www.example.com"), "{code:?} {told}");
+    assert!(
+        code == Some(0) && told.contains("by the name www.example.com, open to new connections until"),
+        "{code:?} {told}"
+    );
     let (code, told) = world.lab.ask(&[&explain[..], &["203.0.113.250"]].concat());
     assert_eq!(code, Some(1), "{told}");
     // The table of both directions is that of the pod which opens the connection.
@@ -69,10 +72,27 @@ fn an_operator_sees_what_pods_have_resolved_and_the_tables_that_decide() {
     assert!(code == Some(0) && told.contains("by name"), "{told}");
     // The flow of a connection names the same table.
     let monitor = Watcher::start(&world.lab, "monitor", &["monitor", "--port", "80", "-o", "json"]);
+    assert_eq!(world.dig(&format!("@{DNS} www.example.com A")), [WEB]);
     assert!(world.connects(WEB));
+    let connected = Instant::now();
     eventually("the flow is reported", || {
-        monitor.lines(&world.lab).iter().any(|line| line["flow"]["bulkhead"]["table"] == "egress:default/client")
+        monitor.lines(&world.lab).iter().any(|line| {
+            let flow = &line["flow"];
+            flow["bulkhead"]["table"] == "egress:default/client" && flow["destination_names"][0] == "www.example.com"
+        })
     });
+    // The past shows the name of an allowed connection, and that a denied one had none.
+    assert!(!world.connects("203.0.113.250"));
+    let why =
+        |at: &str, to| world.lab.ask(&["why", "--at", at, "--from", "default/client", "--port", "80", "--to", to]);
+    let (code, told) = why(&format!("{}ms ago", connected.elapsed().as_millis()), WEB);
+    for part in ["by the name www.example.com, open to new connections until", "asked ", "names in the verdicts below"]
+    {
+        assert!(code == Some(0) && told.contains(part), "{part}: {code:?} {told}");
+    }
+    let (code, told) = why("now", "203.0.113.250");
+    let none = "the pod had resolved no name of 203.0.113.250 at that time";
+    assert!(code == Some(1) && told.contains(none), "{code:?} {told}");
     world.lab.stop();
 }
 

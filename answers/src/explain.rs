@@ -244,7 +244,7 @@ impl Asker<'_> {
             table: table.map(|table| (table.name.clone(), table.tables.rules().len())),
             decided: table.zip(rule).and_then(|(table, rule)| table.tables.rules().get(rule as usize)).cloned(),
             // A state has no learned names.
-            name: None,
+            names: None,
             at: positions(&self.places, origin.as_ref()),
             origin,
             audited: run::origin(pipeline, outcome.audited).map(|origin| {

@@ -24,6 +24,7 @@ pub mod claims;
 pub mod classify;
 pub mod compile;
 pub mod contests;
+pub mod destination;
 pub mod diff;
 pub mod dumps;
 pub mod explain;

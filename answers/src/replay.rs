@@ -13,6 +13,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
@@ -20,7 +21,7 @@ use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::source;
 use bulkhead_dataplane::io::{CaptureError, CaptureReader, CaptureWriter, CapturedPacket, Translation};
 use bulkhead_dataplane::{
-    Counters, Outcome, PortId, SessionConfig, SessionState, Snapshot, Verdict, Worker, WorkerConfig,
+    Counters, Learned, Outcome, PortId, SessionConfig, SessionState, Snapshot, Verdict, Worker, WorkerConfig,
 };
 use encoding_rs_io::DecodeReaderBytes;
 use flate2::read::MultiGzDecoder;
@@ -30,6 +31,7 @@ use serde_json::{Map, Value, json};
 use self::flows::Flows;
 use self::translated::{Names, Translated};
 use crate::args::{Format, Replay};
+use crate::destination::{self, DestinationNames};
 use crate::output;
 use crate::progress::{self, Reading, Unit};
 use crate::run::{self, Attribution, Input, NameSettings};
@@ -65,7 +67,8 @@ fn captures(args: &Replay, node: &str) -> anyhow::Result<()> {
     let sessions = SessionConfig { tcp_pickup: args.tcp_pickup, ..SessionConfig::default() };
     let mut worker = Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() });
     refuse_to_overwrite_input(args)?;
-    let mut sink = Sink::new(args, &pipeline, &snapshot, &names)?;
+    let learned = Arc::clone(worker.learned());
+    let mut sink = Sink::new(args, &pipeline, &snapshot, (&names, &learned))?;
 
     let started = Instant::now();
     let mut outcome = Ok(());
@@ -170,6 +173,7 @@ struct Sink<'a> {
     pipeline: &'a Pipeline,
     snapshot: &'a Snapshot,
     names: &'a Names,
+    learned: &'a Learned,
     form: Form,
     annotated: Option<CaptureWriter<BufWriter<File>>>,
     attributions: Attributions,
@@ -196,12 +200,20 @@ struct Line<'a> {
     /// The audited rule that would deny this new connection. `None` without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     audited_by: Option<String>,
+    /// The destination's domain names. `None` if they do not matter for the verdict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    names: Option<DestinationNames>,
     #[serde(skip_serializing_if = "Option::is_none")]
     translated: Option<Translated>,
 }
 
 impl<'a> Sink<'a> {
-    fn new(args: &Replay, pipeline: &'a Pipeline, snapshot: &'a Snapshot, names: &'a Names) -> anyhow::Result<Self> {
+    fn new(
+        args: &Replay,
+        pipeline: &'a Pipeline,
+        snapshot: &'a Snapshot,
+        (names, learned): (&'a Names, &'a Learned),
+    ) -> anyhow::Result<Self> {
         let form = match args.output {
             Format::Text => Form::Text(Flows::default()),
             Format::Json => Form::Json(BufWriter::with_capacity(FILE_BUFFER, output::stdout())),
@@ -211,7 +223,8 @@ impl<'a> Sink<'a> {
             anyhow::Ok(CaptureWriter::new(BufWriter::with_capacity(FILE_BUFFER, file), snapshot.ports())?)
         };
         let annotated = args.write.as_ref().map(open).transpose()?;
-        Ok(Self { pipeline, snapshot, names, form, annotated, attributions: Attributions::default(), packets: 0 })
+        let attributions = Attributions::default();
+        Ok(Self { pipeline, snapshot, names, learned, form, annotated, attributions, packets: 0 })
     }
 
     fn take(&mut self, packet: &CapturedPacket<'_>, outcome: &Outcome) -> Result<(), Stop> {
@@ -222,15 +235,21 @@ impl<'a> Sink<'a> {
     fn show(&mut self, packet: &CapturedPacket<'_>, outcome: &Outcome) -> anyhow::Result<()> {
         let (attribution, words) = self.attributions.of(self.pipeline, outcome);
         let audited_by = run::origin(self.pipeline, outcome.audited).map(|origin| origin.to_string());
+        let names = DestinationNames::of(outcome, self.snapshot, self.learned, packet.time);
+        let told = names.as_ref().zip(destination::judged(outcome));
+        let told = told.map(|(names, destination)| names.words(destination, packet.time));
         if let Some(writer) = &mut self.annotated {
             let mut comment = comment(outcome, words);
             if let Some(origin) = &audited_by {
                 let _ = write!(comment, ", audited: would be denied by {origin}");
             }
+            if let Some(names) = &told {
+                let _ = write!(comment, ", {names}");
+            }
             writer.write(packet, outcome.in_port, outcome.verdict, &comment)?;
         }
         match &mut self.form {
-            Form::Text(flows) => flows.count(outcome, self.names.of(outcome)),
+            Form::Text(flows) => flows.count(outcome, self.names.of(outcome), told),
             Form::Json(out) => {
                 let time = rfc3339(packet.time);
                 let line = Line {
@@ -243,6 +262,7 @@ impl<'a> Sink<'a> {
                     attribution,
                     session: outcome.session.map(session_name),
                     audited_by,
+                    names,
                     translated: self.names.of(outcome),
                 };
                 serde_json::to_writer(&mut *out, &line)?;

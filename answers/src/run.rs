@@ -22,6 +22,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::services::Adapter;
 use crate::{named, services};
 pub use attribution::{Attribution, ClusterPolicyRef, PolicyRef, attribution, origin, position};
+pub use known_names::KnownNames;
 pub use load::{
     Input, Whole, check_refusals, enforce_all, left_open, load, load_node, load_whole, load_with_ports,
     load_with_services, refusals, unaudited, unknown_names, unlearned,

@@ -82,7 +82,9 @@ fn fill<R: Read>(
     held: &mut Vec<Held>,
     bytes: &mut Vec<u8>,
 ) -> Result<bool, CaptureError> {
-    while held.len() < BURST {
+    // `each` may look up what a packet's pod has learned, which later packets of a burst would change.
+    let most = if snapshot.names().is_some() { 1 } else { BURST };
+    while held.len() < most {
         let Some(packet) = capture.next_packet()? else { return Ok(false) };
         let in_port = finder.find(snapshot, &packet).unwrap_or(PortId(u16::MAX));
         let start = bytes.len();

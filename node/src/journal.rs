@@ -369,6 +369,7 @@ impl Scribe {
             rule: outcome.decision.and_then(|decision| decision.rule),
             origin: origin(outcome.decision),
             audited: origin(outcome.audited),
+            names: event.names.as_deref().cloned(),
         }
     }
 }

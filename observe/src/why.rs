@@ -37,6 +37,7 @@ use bulkhead_answers::bundle;
 use bulkhead_answers::explain::{Answer, Engine};
 use bulkhead_answers::output::{self, printable};
 use bulkhead_answers::progress;
+use bulkhead_answers::run::{self, KnownNames};
 use bulkhead_answers::translate::Services;
 use changes::Changes;
 use seen::Seen;
@@ -114,11 +115,12 @@ fn answer(engine: &Engine, state: &StateAt, asked: &Asked) -> anyhow::Result<Ans
     engine.answer(&mut services(&engine.pipeline, state), asked)
 }
 
-/// Compiles a state without its Services.
-fn pipeline(state: &StateAt) -> anyhow::Result<Pipeline> {
+/// Compiles a state without its Services. `known` has the addresses of domain names in its policies.
+fn pipeline(state: &StateAt, known: &KnownNames) -> anyhow::Result<Pipeline> {
     let empty = Pipeline::without_tables(state.settings.isolation);
     let mut pipeline = empty.auditing(state.settings.enforcement);
-    pipeline.resync(state.objects.objects().filter(|object| !is_of_services(object)).cloned())?;
+    let objects = state.objects.objects().filter(|object| !is_of_services(object)).cloned();
+    pipeline.resync(objects.map(|object| known.resolve(object)))?;
     pipeline.attach(state.attached.clone())?;
     Ok(pipeline)
 }
@@ -180,18 +182,28 @@ fn told(history: &History<'_>, args: &Why, (at, now): (u64, Option<u64>), name: 
     }
     let mut state = history.state_at(at).map_err(|error| refused(error, at, name))?;
     let asked = &args.asked;
-    let engine = Engine { pipeline: pipeline(&state)?, strictness: Strictness::Lenient };
-    let mut then = answer(&engine, &state, asked).with_context(|| format!("by the state of {}", rfc3339(at)))?;
+    let judge = |known: &KnownNames| {
+        let engine = Engine { pipeline: pipeline(&state, known)?, strictness: Strictness::Lenient };
+        let then = answer(&engine, &state, asked).with_context(|| format!("by the state of {}", rfc3339(at)))?;
+        anyhow::Ok((engine, then))
+    };
+    let (mut engine, mut then) = judge(&KnownNames::default())?;
+    let (seen, known) = seen::find(history, args, &then, at);
+    let mut remarks = remarks(history, at, state.is_denying);
+    if !known.is_empty() || run::unknown_names(&engine.pipeline).is_some() {
+        remarks.push(remark_on_names(&known).to_owned());
+    }
+    if !known.is_empty() {
+        (engine, then) = judge(&known)?;
+    }
     let mut text = Vec::new();
     then.write(&engine.pipeline, &mut text)?;
     if state.is_denying {
         then.deny();
     }
     let (since, generation, denying) = (rfc3339(state.since), state.generation, state.is_denying);
-    let seen = seen::find(history, args, &then, at);
-    let remarks = remarks(history, at, denying);
     progress::step("looking for changes since then");
-    let changes = changes::find(history, (&mut state, engine), &then, asked, end)?;
+    let changes = changes::find(history, (&mut state, engine, &known), &then, asked, end)?;
     let text = String::from_utf8_lossy(&text).into_owned();
     let then = Then { since, generation, denying, answer: then, text };
     Ok(Told { node: history.node().to_owned(), at: rfc3339(at), time: at, then, seen, changes, remarks })
@@ -239,6 +251,16 @@ fn remarks(history: &History<'_>, at: u64, is_denying: bool) -> Vec<String> {
         );
     }
     remarks
+}
+
+/// Returns a remark on domain names in policies. `known` has those that the verdict then counts.
+fn remark_on_names(known: &KnownNames) -> &'static str {
+    if known.is_empty() {
+        "a state has no DNS answers, and the verdicts below show no open name of the destination: rules with domain names match no \
+         address here"
+    } else {
+        "a state has no DNS answers: rules with domain names match the destination by the names in the verdicts below"
+    }
 }
 
 impl Told {

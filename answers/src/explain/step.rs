@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_classifier::Rule;
@@ -11,6 +12,7 @@ use bulkhead_dataplane::{DropReason, Outcome, SessionState, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::compile::{shown_addresses, shown_services};
+use crate::destination::{self, DestinationNames};
 use crate::output::printable;
 use crate::run::{self, Attribution};
 
@@ -42,9 +44,12 @@ pub struct Step {
     rules: Option<usize>,
     /// The matching rule's addresses, protocol and ports, as text. `None` if no rule matched.
     match_text: Option<String>,
-    /// The destination's domain name by which the rule matched. `None` if the rule names no domains.
+    /// The destination's domain names. `None` if they do not matter, and without a running vswitch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
+    names: Option<DestinationNames>,
+    /// The destination that policy judged. `None` without `names`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    destination: Option<IpAddr>,
     #[serde(flatten)]
     attribution: Attribution,
     /// The policy rule that decided, or the policies that isolate the pod. `None` if no policy decided.
@@ -77,8 +82,8 @@ pub struct Pass<'a> {
     pub table: Option<(Arc<str>, usize)>,
     /// The matching rule. `None` if no rule matched.
     pub decided: Option<Rule>,
-    /// The destination's domain name by which the rule matched. `None` if the rule names no domains.
-    pub name: Option<String>,
+    /// The destination's domain names. `None` if they do not matter, or are unknown.
+    pub names: Option<DestinationNames>,
     /// The policy rule that decided, or the policies that isolate the pod. `None` if no policy decided.
     pub origin: Option<Origin>,
     /// Audited policies that would deny the packet, with file positions. `None` without one.
@@ -92,7 +97,7 @@ pub struct Pass<'a> {
 impl Step {
     /// Converts a packet's processing to its printed form.
     pub fn new(pass: Pass<'_>) -> Self {
-        let Pass { node, is_reply, outcome, in_port, out, table, decided, name, origin, audited, answer, at } = pass;
+        let Pass { node, is_reply, outcome, in_port, out, table, decided, names, origin, audited, answer, at } = pass;
         Self {
             node,
             packet: if is_reply { "reply" } else { "first" }.into(),
@@ -113,7 +118,8 @@ impl Step {
                 let by = rule.names.as_ref().map(|names| format!(" by name {names}")).unwrap_or_default();
                 format!("{} {src} -> {dst} {}{by}", rule.action, shown_services(&rule.services))
             }),
-            name,
+            destination: destination::judged(outcome).filter(|_| names.is_some()),
+            names,
             attribution: run::attribution(origin.as_ref()),
             at,
             audited_by: audited.as_ref().map(|(origin, _)| origin.to_string()),
@@ -147,8 +153,8 @@ impl Step {
         if let Some(text) = &self.match_text {
             writeln!(out, "   {text}")?;
         }
-        if let Some(name) = &self.name {
-            writeln!(out, "   the pod has resolved {} to this address", printable(name))?;
+        if let (Some(names), Some(destination)) = (&self.names, self.destination) {
+            writeln!(out, "   {}", names.words(destination, 0))?;
         }
         if let Some(origin) = &self.origin {
             writeln!(out, "   because: {}", printable(origin))?;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use bulkhead_classifier::{OriginId, protocol};
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_dataplane::{DropReason, Flow, Outcome, PortId, SessionState, Snapshot};
+use bulkhead_dataplane::{DropReason, Flow, NameId, Outcome, PortId, SessionState, Snapshot};
 
 use super::translated::Translated;
 use crate::output::Columns;
@@ -22,6 +22,8 @@ pub(super) struct Flows {
     others: u64,
     /// Audited policy by row: the vswitch reports it with the first packet only.
     audited: HashMap<Row, OriginId>,
+    /// Words about the destination's domain names by row: those of the row's first packet that has any.
+    names: HashMap<Row, String>,
     /// Service by the address and port that clients used.
     services: HashMap<(IpAddr, u16), String>,
 }
@@ -34,6 +36,8 @@ struct Row {
     backend: Option<SocketAddr>,
     reason: Option<DropReason>,
     origin: Option<OriginId>,
+    /// The domain name by which a rule matched. `None` if none did.
+    name: Option<NameId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,11 +62,13 @@ struct Service {
 }
 
 impl Flows {
-    pub(super) fn count(&mut self, outcome: &Outcome, translated: Option<Translated>) {
+    /// Counts a packet. `names` are words about its destination's domain names, `None` if they do not matter.
+    pub(super) fn count(&mut self, outcome: &Outcome, translated: Option<Translated>, names: Option<String>) {
         let reason = outcome.verdict.drop_reason();
         let origin = outcome.decision.and_then(|decision| decision.origin);
         let backend = translated.as_ref().and_then(|translated| translated.backend);
-        let row = |ends| Row { ends, backend, reason, origin };
+        let name = outcome.decision.and_then(|decision| decision.name());
+        let row = |ends| Row { ends, backend, reason, origin, name };
         let Some(flow) = outcome.flow else {
             return self.add(row(Ends::Port { from: outcome.in_port, to: outcome.verdict.out_port() }));
         };
@@ -73,21 +79,24 @@ impl Flows {
             // Both directions, as the client sees them.
             let (src, sport, dst, dport) = (client.ip(), client.port(), address.ip(), address.port());
             let row = row(ends(&Flow { src, dst, sport, dport, ..flow }));
-            self.note_audit(row, outcome);
+            self.note(row, outcome, names);
             return self.add(row);
         }
         let forth = row(ends(&flow));
-        self.note_audit(forth, outcome);
         if outcome.session == Some(SessionState::Hit) && !self.index.contains_key(&forth) {
             let back = row(ends(&reversed(&flow)));
             if self.index.contains_key(&back) {
                 return self.add(back);
             }
         }
+        self.note(forth, outcome, names);
         self.add(forth);
     }
 
-    fn note_audit(&mut self, row: Row, outcome: &Outcome) {
+    fn note(&mut self, row: Row, outcome: &Outcome, names: Option<String>) {
+        if let Some(names) = names.filter(|_| self.names.len() < MAX_ROWS) {
+            self.names.entry(row).or_insert(names);
+        }
         if let Some(origin) = outcome.audited.and_then(|decision| decision.origin)
             && self.audited.len() < MAX_ROWS
         {
@@ -128,6 +137,11 @@ impl Flows {
                 (Some(DropReason::PolicyDenied), Some(origin)) | (None, Some(origin)) => origin,
                 (Some(reason), _) => reason.describe().to_owned(),
                 (None, None) => String::new(),
+            };
+            let why = match self.names.get(row) {
+                Some(names) if why.is_empty() => names.clone(),
+                Some(names) => format!("{why}, {names}"),
+                None => why,
             };
             let backend = row.backend.map_or_else(String::new, |backend| {
                 format!("{} {}", address_name(backend.ip(), snapshot), backend.port())

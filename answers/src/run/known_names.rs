@@ -1,6 +1,6 @@
-//! `--names`: a file with the addresses of domain names, which a state does not have.
+//! The addresses of domain names, which a state does not have: from the file of `--names`, or as a journal's verdicts show them.
 //!
-//! Every pod counts as having resolved all names of the file: rules match these addresses instead of domain names.
+//! Every pod counts as having resolved all these names: rules match these addresses instead of domain names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use serde_saphyr::Spanned;
 
 /// The addresses of each domain name. Names are in lower case without a final dot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct KnownNames(BTreeMap<String, Vec<IpAddr>>);
+pub struct KnownNames(BTreeMap<String, Vec<IpAddr>>);
 
 /// The part of the output of `bulkhead names -o json` that this module reads.
 #[derive(Deserialize)]
@@ -102,14 +102,20 @@ impl KnownNames {
         Ok(())
     }
 
-    pub(super) fn insert(&mut self, name: &str, address: IpAddr) {
+    /// Adds an address of a name.
+    pub fn insert(&mut self, name: &str, address: IpAddr) {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         self.0.entry(name).or_default().push(address);
     }
 
+    /// Whether no name is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns an object with the domain names in its rules replaced by their addresses. Keeps patterns that match none of the names: they
     /// match no address.
-    pub(super) fn resolve(&self, object: Object) -> Object {
+    pub fn resolve(&self, object: Object) -> Object {
         match object {
             Object::ClusterPolicy(policy) => Object::ClusterPolicy(self.resolved(policy)),
             other => other,

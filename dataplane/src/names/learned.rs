@@ -56,7 +56,7 @@ use names::Names;
 use seats::{Seat, Seats};
 use sliced::Key;
 pub use upkeep::{LearnedCounts, Swept};
-use validity::{Window, seconds};
+use validity::{Window, nanoseconds, seconds};
 
 /// Number of locks for addresses. A hundred thousand addresses are a hundred per lock, so that the sweep holds each for microseconds.
 const SHARDS: usize = 1024;
@@ -184,7 +184,13 @@ impl Learned {
     /// Calls `each` with the id and text of every name under which the holder has learned the address, if that is valid at `now`, in
     /// nanoseconds since 1970. Calls it once for each name. `each` may call the table.
     pub fn names_of(&self, holder: Holder, address: IpAddr, now: u64, mut each: impl FnMut(NameId, &str)) {
-        let (mut ids, mut len) = ([NameId(0); NAMES_PER_ADDRESS], 0);
+        self.holdings_of(holder, address, now, |id, text, _| each(id, text));
+    }
+
+    /// Does the same as [`Self::names_of`], and also passes the end to `each`: the time in nanoseconds since 1970 from which on the address
+    /// is not valid under this name.
+    pub fn holdings_of(&self, holder: Holder, address: IpAddr, now: u64, mut each: impl FnMut(NameId, &str, u64)) {
+        let (mut ids, mut len) = ([(NameId(0), 0); NAMES_PER_ADDRESS], 0);
         let texts = {
             let world = read(&self.world);
             let Some(Seat { chunk, lane }) = world.seats.get(holder) else { return };
@@ -195,10 +201,10 @@ impl Learned {
             }
             world.names.texts().clone()
         };
-        for &id in &ids[..len] {
+        for &(id, end) in &ids[..len] {
             // A name may have been evicted if its addresses have ended according to another thread's clock.
             if let Some(text) = texts.get(id) {
-                each(id, text);
+                each(id, text, nanoseconds(end));
             }
         }
     }

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::socket::Reply;
 use super::{Shared, explain, names, sessions};
 use crate::audit::policies_of;
+use crate::clock;
 use crate::interfaces::{PortState, PortStatus};
 use crate::log;
 use crate::notice::Notice;
@@ -141,6 +142,7 @@ async fn explained(asked: Connection, shared: &Shared) -> Result<Value, Failure>
             origins: observer.origins(),
             ports: &now.interfaces.ports,
             learned: now.learned.clone(),
+            time: clock::now(),
             is_denying: now.enforced.is_denying,
         };
         explain::explain(&node, &asked, &Names(&observer))

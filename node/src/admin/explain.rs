@@ -9,12 +9,12 @@ use std::sync::Arc;
 use bulkhead_dataplane::probe::{Probe, ProbeError};
 use bulkhead_dataplane::{Learned, PortId, PortKind, Snapshot, Verdict};
 
-use crate::clock;
 use crate::interfaces::{PortState, PortStatus};
 use crate::origins::SharedOrigins;
 use crate::state::{Asked, AskedFor};
 use crate::tables;
 use bulkhead_answers::args::{EndName, PortProtocol, Target};
+use bulkhead_answers::destination::DestinationNames;
 use bulkhead_answers::explain::service::Translated;
 use bulkhead_answers::explain::step::{Answered, Pass, Step, answer_to};
 use bulkhead_answers::fabric::{self, Judge, probe};
@@ -40,6 +40,8 @@ pub(crate) struct Node<'a> {
     pub ports: &'a [PortStatus],
     /// The addresses that pods have learned by name. `None` while the vswitch ends.
     pub learned: Option<Arc<Learned>>,
+    /// The time of the packets, in nanoseconds since 1970.
+    pub time: u64,
     pub is_denying: bool,
 }
 
@@ -236,7 +238,7 @@ impl Node<'_> {
         }
         let mut probe = probe(from.address, to.address, service);
         let not_open: Vec<NotOpen> = [from.port, to.port].into_iter().filter_map(|port| self.not_open(port)).collect();
-        let judge = |learned: &Arc<Learned>| Judge::with_names(learned, clock::now());
+        let judge = |learned: &Arc<Learned>| Judge::with_names(learned, self.time);
         let (mut judge, mut steps) = (self.learned.as_ref().map_or_else(Judge::default, judge), Vec::new());
         let mut pass = |is_reply, port, packet: Result<Vec<u8>, ProbeError>| {
             let packet = packet.map_err(|error| Failure::new("malformed", error.to_string(), ""))?;
@@ -274,7 +276,7 @@ impl Node<'_> {
         let table_name = |id| tables::name(self.snapshot, id).unwrap_or_else(|| "of no port".into());
         let rule = outcome.decision.and_then(|decision| decision.rule);
         let origin = outcome.decision.and_then(|decision| decision.origin);
-        let name = outcome.decision.and_then(|decision| decision.name()).and_then(|id| self.learned.as_ref()?.text(id));
+        let names = |learned: &Arc<Learned>| DestinationNames::of(outcome, self.snapshot, learned, self.time);
         Step::new(Pass {
             node: self.name.clone(),
             is_reply,
@@ -292,7 +294,7 @@ impl Node<'_> {
             out,
             table: id.zip(table).map(|(id, table)| (table_name(id), table.rules().len())),
             decided: table.zip(rule).and_then(|(table, rule)| table.rules().get(rule as usize)).cloned(),
-            name,
+            names: self.learned.as_ref().and_then(names),
             origin: origin.and_then(|origin| self.origins.get(origin)),
             audited: outcome
                 .audited

@@ -23,6 +23,12 @@ const AT_ONCE: usize = 64;
 /// Maximum size of a verdict without its names, in bytes: for IPv4 and for IPv6. A translation adds half.
 const BYTES: [f64; 2] = [48.0, 72.0];
 
+/// Returns the maximum size of a domain name in the journal, in bytes. Unlike other names, pods choose as many of them as they like.
+#[expect(clippy::cast_precision_loss, reason = "a name has at most 253 bytes")]
+const fn weight(name: &str) -> f64 {
+    64.0 + name.len() as f64
+}
+
 /// A token bucket in bytes: gains `rate` bytes per second, and holds at most `most`.
 #[derive(Debug)]
 struct Budget {
@@ -77,10 +83,12 @@ impl Tap {
             let outcome = &event.judgement.outcome;
             let bytes = BYTES[usize::from(outcome.flow.is_some_and(|flow| flow.src.is_ipv6()))];
             let bytes = if outcome.translation.is_some() { bytes * 1.5 } else { bytes };
+            let bytes =
+                bytes + event.names.iter().flat_map(|names| names.names()).map(|name| weight(&name.name)).sum::<f64>();
             let is_session = event.is_session();
             let budget = if is_session { &mut self.sessions } else { &mut self.dropped };
             if budget.take(bytes, at) {
-                taken.push(*event);
+                taken.push(event.clone());
             } else if is_session {
                 self.left_out.sessions += event.count;
             } else {

@@ -89,6 +89,7 @@ impl Told {
 
     fn message_of(&self, node: &str, origin: Option<&Origin>) -> message::Flow {
         let Judgement { time, outcome, tcp_flags, .. } = self.event.judgement;
+        let names = self.event.names.as_deref();
         let reason = outcome.verdict.drop_reason();
         let code = reason.map_or(0, |reason| reasons::hubble(reason).0);
         let number = i32::try_from(code).unwrap_or_default();
@@ -116,6 +117,7 @@ impl Told {
             drop_reason_desc: number,
             is_reply: self.is_reply(tcp_flags, is_of_policy),
             summary: summary(outcome.flow.as_ref(), tcp_flags),
+            destination_names: names.iter().flat_map(|names| names.names()).map(|name| name.name.to_string()).collect(),
             ..message::Flow::default()
         };
         if let Some((direction, policies)) = origin.and_then(deciding) {
@@ -150,6 +152,9 @@ impl Told {
             ("destination", message.destination.as_ref().map(parts::endpoint)),
         ];
         flow.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+        if !message.destination_names.is_empty() {
+            flow.insert("destination_names".into(), message.destination_names.into());
+        }
         flow.insert("Type".into(), "L3_L4".into());
         flow.insert("node_name".into(), node.into());
         let event = message.event_type.unwrap_or_default();
@@ -186,6 +191,7 @@ impl Told {
             "rule": outcome.decision.and_then(|decision| decision.rule),
             "origin": origin.map(|origin| origin.to_string()),
             "audited_by": audited.map(|origin| origin.to_string()),
+            "names": self.event.names,
             "generation": generation,
             "service": outcome.translation.zip(outcome.flow).map(|(_, flow)| end(flow.dst, flow.dport)),
             "source": outcome.translation.zip(outcome.flow)
@@ -274,6 +280,7 @@ mod tests {
     use bulkhead_dataplane::{Decision, PortId, SessionState, Verdict};
 
     use super::*;
+    use bulkhead_answers::destination::{DestinationNames, KnownName};
     use bulkhead_answers::flows;
 
     /// Returns a packet from 10.0.0.1:4000 to 10.0.0.2:80, or over another protocol.
@@ -287,7 +294,7 @@ mod tests {
         outcome.decision = origin.map(|origin| Decision { by: None, rule: Some(2), origin: Some(origin) });
         let tcp_flags = (protocol == protocol::TCP).then_some(2);
         let time = 1_764_000_000_123_456_789;
-        Event { judgement: Judgement { time, generation: 7, len: 60, tcp_flags, outcome }, count: 3 }
+        Event { judgement: Judgement { time, generation: 7, len: 60, tcp_flags, outcome }, count: 3, names: None }
     }
 
     fn told(event: Event, origins: &SharedOrigins) -> Value {
@@ -334,6 +341,19 @@ mod tests {
         let expected =
             [("ICMP echo", "DROPPED (TTL_EXCEEDED)"), ("TCP 80", "DROPPED (POLICY_DENIED)"), ("UDP 80", "FORWARDED")];
         assert_eq!(said, expected.map(|(service, words)| (service.to_owned(), words.to_owned(), None)));
+    }
+
+    #[test]
+    fn the_names_of_the_destination_are_in_the_message_and_the_line() {
+        let name = KnownName { name: "a.example.com".into(), until: Some(1_764_000_030_000_000_000) };
+        let mut event = event(Verdict::Forward(PortId(1)), protocol::TCP, None, None);
+        event.names = Some(Box::new(DestinationNames::Matched(name)));
+        let line = told(event.clone(), &SharedOrigins::default());
+        assert_eq!(line["flow"]["destination_names"], json!(["a.example.com"]));
+        let until = &line["flow"]["bulkhead"]["names"]["matched"]["until"];
+        assert_eq!(*until, "2025-11-24T16:00:30Z");
+        let told = Told::new(event, &Ends::default(), &Snapshot::empty());
+        assert_eq!(told.message("node-1", &SharedOrigins::default()).destination_names, ["a.example.com"]);
     }
 
     #[test]

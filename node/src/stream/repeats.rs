@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::vswitch::stream::Judgement;
-use bulkhead_dataplane::{DropReason, Flow, Outcome, PortId, SessionState, Verdict};
+use bulkhead_dataplane::{DropReason, Flow, Learned, Outcome, PortId, SessionState, Snapshot, Verdict};
+
+use bulkhead_answers::destination::DestinationNames;
 
 /// How long repeats are counted before they are reported.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
@@ -14,23 +16,35 @@ pub(super) const WINDOW: Duration = Duration::from_secs(1);
 const FLOWS: usize = 4096;
 
 /// A new session, or dropped packets of one flow.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub judgement: Judgement,
     /// Number of dropped packets of the flow. 1 for a new session.
     pub count: u64,
+    /// The domain names of the destination. `None` if they do not matter, and until [`Event::name`] looks them up.
+    pub names: Option<Box<DestinationNames>>,
 }
 
 impl Event {
+    const fn of(judgement: &Judgement, count: u64) -> Self {
+        Self { judgement: *judgement, count, names: None }
+    }
+
     pub(super) const fn session(judgement: &Judgement) -> Self {
-        Self { judgement: *judgement, count: 1 }
+        Self::of(judgement, 1)
     }
 
     /// Creates an event for `count` dropped packets of which only the reason is known. `time` is in nanoseconds since 1970.
     pub(super) const fn lost(time: u64, reason: DropReason, count: u64) -> Self {
         let mut outcome = Outcome::UNJUDGED;
         (outcome.verdict, outcome.in_port) = (Verdict::Drop(reason), PortId(u16::MAX));
-        Self { judgement: Judgement { time, generation: 0, len: 0, tcp_flags: None, outcome }, count }
+        Self::of(&Judgement { time, generation: 0, len: 0, tcp_flags: None, outcome }, count)
+    }
+
+    /// Looks up the domain names of the destination. The event is at most a second old, the [`WINDOW`] of repeats.
+    pub(super) fn name(&mut self, snapshot: &Snapshot, learned: &Learned) {
+        let Judgement { outcome, time, .. } = &self.judgement;
+        self.names = DestinationNames::of(outcome, snapshot, learned, *time).map(Box::new);
     }
 
     pub(crate) fn is_session(&self) -> bool {
@@ -67,13 +81,13 @@ impl Repeats {
         let reason = outcome.verdict.drop_reason()?;
         let key = (reason, outcome.in_port, outcome.flow);
         if let Some(folded) = self.flows.get_mut(&key) {
-            folded.last = Event { judgement: *judgement, count: folded.last.count + 1 };
+            folded.last = Event::of(judgement, folded.last.count + 1);
             return None;
         }
         if self.flows.len() < FLOWS {
-            self.flows.insert(key, Folded { since: now, last: Event { judgement: *judgement, count: 0 } });
+            self.flows.insert(key, Folded { since: now, last: Event::of(judgement, 0) });
         }
-        Some(Event { judgement: *judgement, count: 1 })
+        Some(Event::of(judgement, 1))
     }
 
     /// Whether no flow's repeats are being counted.
@@ -92,7 +106,7 @@ impl Repeats {
             if folded.last.count == 0 {
                 return false;
             }
-            due.push(folded.last);
+            due.push(folded.last.clone());
             (folded.since, folded.last.count) = (now, 0);
             true
         });

@@ -32,6 +32,7 @@ pub(super) fn json(observer: &Observer, snapshot: &Snapshot, seen: &Seen<'_>) ->
         origins: observer.origins(),
         ports: &[],
         learned: observer.learned(),
+        time,
         is_denying: false,
     };
     let protocol = flow.map_or(0, |flow| flow.protocol);

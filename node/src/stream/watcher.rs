@@ -300,12 +300,17 @@ impl Watcher {
     }
 
     /// Passes verdicts to the journal and the clients, and remembers them.
-    fn tell(&mut self, events: Vec<Event>) {
+    fn tell(&mut self, mut events: Vec<Event>) {
         if events.is_empty() {
             return;
         }
         let snapshot = self.observer.snapshot();
         let now = Instant::now();
+        if snapshot.names().is_some()
+            && let Some(learned) = self.observer.learned()
+        {
+            events.iter_mut().for_each(|event| event.name(&snapshot, &learned));
+        }
         if let Some(journal) = &mut self.journal {
             journal.tell(&events, &snapshot, now);
         }

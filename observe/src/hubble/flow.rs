@@ -28,6 +28,8 @@ pub struct Flow {
     pub r#type: i32,
     #[prost(string, tag = "11")]
     pub node_name: String,
+    #[prost(string, repeated, tag = "14")]
+    pub destination_names: Vec<String>,
     #[prost(message, optional, tag = "19")]
     pub event_type: Option<EventType>,
     #[prost(enumeration = "TrafficDirection", tag = "22")]

@@ -55,6 +55,7 @@ fn a_flow() {
         destination: Some(Endpoint { identity: 2, ..Endpoint::default() }),
         r#type: FlowType::L3L4 as i32,
         node_name: "n".into(),
+        destination_names: vec!["d".into()],
         event_type: Some(EventType { r#type: 1, sub_type: 133 }),
         traffic_direction: TrafficDirection::Egress as i32,
         drop_reason_desc: 133,
@@ -68,7 +69,7 @@ fn a_flow() {
     assert_bytes(
         &flow,
         "0a040803100410021885012a080a01611201621802320e0a0c080110021a06100128014001421b10051a017822076b38733a\
-         613d622a017032080a017712034a6f624a02100250015a016e9a01050801108501b00102c8018501d20100caa00a030a0131\
+         613d622a017032080a017712034a6f624a02100250015a016e7201649a01050801108501b00102c8018501d20100caa00a030a0131\
          d2a00a030a0132e2a00a150a01331201792a0d4e6574776f726b506f6c696379eaa00a030a013482ea300173",
     );
     let (ports, icmp) = (Ports { source_port: 1, destination_port: 2 }, Icmp { r#type: 8, code: 9 });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::fields::fields;
 
 /// Fields of `flow.Flow` that are sent.
-const SENT: [(&str, u32); 18] = [
+const SENT: [(&str, u32); 19] = [
     ("time", 1),
     ("verdict", 2),
     ("drop_reason", 3),
@@ -15,6 +15,7 @@ const SENT: [(&str, u32); 18] = [
     (DESTINATION.0, DESTINATION.1),
     ("Type", 10),
     ("node_name", 11),
+    ("destination_names", 14),
     ("event_type", 19),
     ("traffic_direction", 22),
     ("drop_reason_desc", 25),
@@ -27,7 +28,7 @@ const SENT: [(&str, u32); 18] = [
 ];
 
 /// Other fields of the protocol. Requests for them return nothing.
-const NOT_SENT: [&str; 27] = [
+const NOT_SENT: [&str; 26] = [
     "uuid",
     "emitter",
     "auth_type",
@@ -35,7 +36,6 @@ const NOT_SENT: [&str; 27] = [
     "tunnel",
     "node_labels",
     "source_names",
-    "destination_names",
     "l7",
     "reply",
     "source_service",

@@ -2,6 +2,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bulkhead_answers::bundle::weight;
+use bulkhead_answers::destination::{DestinationNames, KnownName};
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Labels, Namespace, Object};
 use bulkhead_dataplane::Flow;
@@ -64,6 +65,11 @@ fn whole(objects: Vec<Object>) -> Change {
     Change { is_whole: true, ..change(objects.into_iter().map(Event::Apply).collect()) }
 }
 
+fn known_name(at: u64) -> KnownName {
+    let until = (!at.is_multiple_of(8)).then_some(1_796_126_400_000_000_000 + at * 1_000_000_000);
+    KnownName { name: format!("n{at}.example.com").into(), until }
+}
+
 fn verdict(at: u64) -> Verdict {
     let name = |text: &str| Some(Arc::<str>::from(text));
     let v6 = at.is_multiple_of(3);
@@ -93,6 +99,11 @@ fn verdict(at: u64) -> Verdict {
         rule: (at % 2 == 1).then_some(1 << 20),
         origin: name("ingress isolated by x/p"),
         audited: None,
+        names: match at % 4 {
+            0 => Some(DestinationNames::Matched(known_name(at))),
+            1 => Some(DestinationNames::Known((0..at % 3).map(known_name).collect())),
+            _ => None,
+        },
     }
 }
 

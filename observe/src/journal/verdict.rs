@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bulkhead_answers::destination::{DestinationNames, KnownName, MOST_KNOWN};
 use bulkhead_dataplane::Flow;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +54,9 @@ pub struct Verdict {
     pub origin: Option<Arc<str>>,
     /// The audited policy that would deny the packet. `None` without one.
     pub audited: Option<Arc<str>>,
+    /// The domain names of the destination. `None` if they do not matter, and in journals of versions that record none. Ends are recorded in
+    /// seconds.
+    pub names: Option<DestinationNames>,
 }
 
 /// How much was not recorded in a period, which ends at the time of the record.
@@ -76,6 +80,9 @@ impl LeftOut {
     }
 }
 
+/// Nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
 /// Flags of an encoded verdict: which fields follow, and in which form.
 mod bit {
     pub(super) const FLOW: u64 = 1;
@@ -84,6 +91,10 @@ mod bit {
     pub(super) const TCP: u64 = 1 << 3;
     pub(super) const TRANSLATED: u64 = 1 << 4;
     pub(super) const RULE: u64 = 1 << 5;
+    /// A domain name by which a rule matched.
+    pub(super) const MATCHED: u64 = 1 << 6;
+    /// A number of domain names, which may be 0, by which the pod of a denied packet knew the destination.
+    pub(super) const KNOWN: u64 = 1 << 7;
 }
 
 fn number(mut value: u64, out: &mut Vec<u8>) {
@@ -107,6 +118,9 @@ impl Verdict {
         let mut named = |text: &Option<Arc<str>>| text.as_ref().map_or(0, &mut name);
         let names = [&self.in_port, &self.out_port, &self.reason, &self.table, &self.origin, &self.audited];
         let names = names.map(&mut named);
+        let known = self.names.iter().flat_map(DestinationNames::names).take(MOST_KNOWN);
+        let known: Vec<(u64, u64)> =
+            known.map(|known| (name(&known.name), known.until.unwrap_or_default() / SECOND)).collect();
         let flow = self.flow.filter(|flow| flow.src.is_ipv4() == flow.dst.is_ipv4());
         let is_v6 = flow.is_some_and(|flow| flow.src.is_ipv6());
         let is_same = |sent: &Translated| sent.src.is_ipv6() == is_v6 && sent.dst.is_ipv6() == is_v6;
@@ -120,6 +134,8 @@ impl Verdict {
             (self.tcp_flags.is_some(), bit::TCP),
             (translated.is_some(), bit::TRANSLATED),
             (self.rule.is_some(), bit::RULE),
+            (matches!(self.names, Some(DestinationNames::Matched(_))), bit::MATCHED),
+            (matches!(self.names, Some(DestinationNames::Known(_))), bit::KNOWN),
         ] {
             bits |= if is_set { bit } else { 0 };
         }
@@ -149,6 +165,13 @@ impl Verdict {
         if let Some(rule) = self.rule {
             number(rule.into(), out);
         }
+        if matches!(self.names, Some(DestinationNames::Known(_))) {
+            number(known.len() as u64, out);
+        }
+        known.into_iter().for_each(|(name, until)| {
+            number(name, out);
+            number(until, out);
+        });
     }
 }
 
@@ -203,6 +226,14 @@ impl<'a> Entries<'a> {
             }
         };
         let rule = if has(bit::RULE) { Some(u32::try_from(self.number()?).ok()?) } else { None };
+        let names = match (has(bit::MATCHED), has(bit::KNOWN)) {
+            (true, _) => Some(DestinationNames::Matched(self.known(name)?)),
+            (false, true) => {
+                let count = usize::try_from(self.number()?).ok().filter(|count| *count <= MOST_KNOWN)?;
+                Some(DestinationNames::Known((0..count).map(|_| self.known(name)).collect::<Option<_>>()?))
+            }
+            (false, false) => None,
+        };
         let length = u32::try_from(length).ok()?;
         Some(Verdict {
             time,
@@ -219,7 +250,13 @@ impl<'a> Entries<'a> {
             rule,
             origin,
             audited,
+            names,
         })
+    }
+
+    fn known(&mut self, name: &impl Fn(u64) -> Option<Arc<str>>) -> Option<KnownName> {
+        let (name, until) = (name(self.number()?)?, self.number()?);
+        Some(KnownName { name, until: (until > 0).then(|| until.saturating_mul(SECOND)) })
     }
 
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {

@@ -19,6 +19,7 @@ use crate::journal::{History, StateAt};
 use bulkhead_answers::args::{Asked, EndName, Target};
 use bulkhead_answers::explain::{Answer, Engine};
 use bulkhead_answers::output::{printable, some_of};
+use bulkhead_answers::run::KnownNames;
 
 /// Maximum number of changes after which the question is asked again. Each takes milliseconds, in a large cluster up to a second. Beyond
 /// that, only the last state is evaluated.
@@ -155,10 +156,10 @@ fn became(event: &Event, before: Option<&Object>) -> String {
     format!("{} {what}", Key::of_event(event))
 }
 
-/// Replays the changes to the end, and asks again after each relevant one.
+/// Replays the changes to the end, and asks again after each relevant one. `known` has the addresses of domain names in policies.
 pub(super) fn find(
     history: &History<'_>,
-    (state, mut engine): (&mut StateAt, Engine),
+    (state, mut engine, known): (&mut StateAt, Engine, &KnownNames),
     then: &Answer,
     asked: &Asked,
     end: u64,
@@ -180,7 +181,10 @@ pub(super) fn find(
             objects.push(what.to_owned());
         }
         if settings == state.settings {
-            let events = step.events.into_iter().map(|(event, _)| event);
+            let events = step.events.into_iter().map(|(event, _)| match event {
+                Event::Apply(object) => Event::Apply(known.resolve(object)),
+                other => other,
+            });
             let applied = engine.pipeline.apply_batch(events.filter(|event| !is_event_of_services(event)));
             // Attach only if necessary: it recompiles the pipeline, which takes a second in a large cluster.
             let followed = match attached == state.attached {
@@ -194,7 +198,7 @@ pub(super) fn find(
         } else {
             objects.push("the configuration changed".to_owned());
             settings = state.settings.clone();
-            engine = Engine { pipeline: pipeline(state)?, strictness: Strictness::Lenient };
+            engine = Engine { pipeline: pipeline(state, known)?, strictness: Strictness::Lenient };
         }
         if attached != state.attached {
             attached = state.attached.clone();

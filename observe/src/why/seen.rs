@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bulkhead_classifier::protocol;
 use bulkhead_dataplane::{DropReason, Flow};
@@ -12,8 +13,10 @@ use super::time::{clock, rfc3339};
 use crate::args::Why;
 use crate::journal::{History, LeftOut, Verdict};
 use bulkhead_answers::args::EndName;
+use bulkhead_answers::destination::{DestinationNames, KnownName};
 use bulkhead_answers::explain::Answer;
 use bulkhead_answers::output::{end, flag_names, printable};
+use bulkhead_answers::run::KnownNames;
 
 /// Maximum number of verdicts printed: about a screen.
 const MOST_SHOWN: usize = 20;
@@ -37,6 +40,18 @@ pub(super) struct Seen {
     unclear: Vec<Row>,
     more_unclear: usize,
     left_out: LeftOut,
+    /// The client's last DNS session before the first verdict with domain names. `None` without one in the requested time before it.
+    asked: Option<AskedDns>,
+}
+
+/// A DNS session of the client.
+#[derive(Serialize)]
+struct AskedDns {
+    time: String,
+    #[serde(skip)]
+    at: u64,
+    /// Address and port of the server that the client used.
+    server: String,
 }
 
 /// A verdict, as printed.
@@ -62,6 +77,11 @@ struct Row {
     rule: Option<u32>,
     origin: Option<String>,
     audited_by: Option<String>,
+    /// The destination's domain names. `None` if they do not matter for the verdict.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    names: Option<DestinationNames>,
+    #[serde(skip)]
+    destination: Option<IpAddr>,
     /// Number of packets with this verdict.
     count: u64,
     generation: u64,
@@ -69,7 +89,7 @@ struct Row {
 
 impl Row {
     fn new(verdict: &Verdict) -> Self {
-        let text = |name: &Option<std::sync::Arc<str>>| name.as_ref().map(ToString::to_string);
+        let text = |name: &Option<Arc<str>>| name.as_ref().map(ToString::to_string);
         let Verdict { flow, translated, reason, audited, .. } = verdict;
         let reason_of = |name: &str| DropReason::ALL.iter().find(|known| known.name() == name);
         // Policy applies to the backend, not to the Service's address.
@@ -94,6 +114,8 @@ impl Row {
             rule: verdict.rule,
             origin: text(&verdict.origin),
             audited_by: text(audited),
+            names: verdict.names.clone(),
+            destination: destination(verdict),
             count: verdict.count,
             generation: verdict.generation,
         }
@@ -112,6 +134,9 @@ impl Row {
         }
         if let Some(origin) = &self.audited_by {
             write!(out, "  not enforced, or it would be denied: {}", printable(origin))?;
+        }
+        if let (Some(names), Some(destination)) = (&self.names, self.destination) {
+            write!(out, "  {}", names.words(destination, self.at))?;
         }
         if self.count > 1 {
             write!(out, "  x{}", self.count)?;
@@ -200,8 +225,30 @@ impl Ends {
     }
 }
 
-/// Returns the journal's verdicts on the connection around `at`, in nanoseconds since 1970.
-pub(super) fn find(history: &History<'_>, args: &Why, answer: &Answer, at: u64) -> Seen {
+/// Returns the destination that policy judged: behind a Service, the backend. `None` without a flow.
+fn destination(verdict: &Verdict) -> Option<IpAddr> {
+    verdict.translated.map(|sent| sent.dst).or(verdict.flow.map(|flow| flow.dst))
+}
+
+/// Returns the last DNS session of these clients from `since` to `until`, in nanoseconds since 1970. `None` without one.
+fn asked(history: &History<'_>, clients: &BTreeSet<IpAddr>, (since, until): (u64, u64)) -> Option<AskedDns> {
+    let mut last: Option<(u64, Flow)> = None;
+    history.verdicts(since, until, |verdict| {
+        let is_dns = |flow: &Flow| {
+            flow.dport == 53 && matches!(flow.protocol, protocol::UDP | protocol::TCP) && clients.contains(&flow.src)
+        };
+        if let Some(flow) = verdict.flow.filter(is_dns).filter(|_| verdict.reason.is_none())
+            && last.is_none_or(|(time, _)| time < verdict.time)
+        {
+            last = Some((verdict.time, flow));
+        }
+    });
+    last.map(|(at, flow)| AskedDns { time: rfc3339(at), at, server: end(flow.dst, flow.dport) })
+}
+
+/// Returns the journal's verdicts on the connection around `at`, in nanoseconds since 1970, and the destination's domain names in them that
+/// were open to new connections at that time, or may have been.
+pub(super) fn find(history: &History<'_>, args: &Why, answer: &Answer, at: u64) -> (Seen, KnownNames) {
     let around = u64::try_from(args.around.as_nanos()).unwrap_or(u64::MAX);
     let window = (at.saturating_sub(around), at.saturating_add(around));
     let (from, to) = answer.ends();
@@ -218,20 +265,31 @@ pub(super) fn find(history: &History<'_>, args: &Why, answer: &Answer, at: u64) 
         unclear: Vec::new(),
         more_unclear: 0,
         left_out: history.left_out(window.0, window.1),
+        asked: None,
     };
     let (mut own, mut unclear) = (First::default(), First::default());
+    let (mut known, mut first_named) = (BTreeSet::new(), None);
     history.verdicts(window.0, window.1, |verdict| match ends.concern(&verdict) {
         Concern::It => {
             let of = if verdict.reason.is_some() { &mut seen.dropped } else { &mut seen.sessions };
             *of = of.saturating_add(verdict.count);
             own.take(&verdict);
+            if let (Some(names), Some(destination)) = (&verdict.names, destination(&verdict)) {
+                first_named = Some(first_named.map_or(verdict.time, |first: u64| first.min(verdict.time)));
+                let is_open = |name: &&KnownName| name.until.is_none_or(|until| until > at);
+                let open = names.names().iter().filter(is_open).take(MOST_SHOWN.saturating_sub(known.len()));
+                known.extend(open.map(|name| (Arc::clone(&name.name), destination)));
+            }
         }
         Concern::MayBe => unclear.take(&verdict),
         Concern::No => {}
     });
     (seen.more, seen.more_unclear) = (own.more(), unclear.more());
     (seen.verdicts, seen.unclear) = (own.rows, unclear.rows);
-    seen
+    seen.asked = first_named.and_then(|first| asked(history, &ends.from, (first.saturating_sub(around), first)));
+    let mut names = KnownNames::default();
+    known.into_iter().for_each(|(name, address)| names.insert(&name, address));
+    (seen, names)
 }
 
 impl Seen {
@@ -248,6 +306,9 @@ impl Seen {
                 "   and {} more; in total {} sessions and {} dropped packets",
                 self.more, self.sessions, self.dropped
             )?;
+        }
+        if let Some(AskedDns { at, server, .. }) = &self.asked {
+            writeln!(out, "   the client's last DNS session before: asked {server} at {}", clock(*at, about))?;
         }
         if !self.unclear.is_empty() {
             writeln!(out, "   also dropped, from the sender's port or an unknown port:")?;

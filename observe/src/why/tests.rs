@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use bulkhead_answers::bundle::Settings;
+use bulkhead_answers::destination::{DestinationNames, KnownName};
 use bulkhead_control::attachments::Attachment;
 use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::PodName;
@@ -56,7 +57,7 @@ fn why(words: &str) -> Why {
 }
 
 fn engine(state: &StateAt) -> Engine {
-    Engine { pipeline: pipeline(state).unwrap(), strictness: Strictness::Lenient }
+    Engine { pipeline: pipeline(state, &KnownNames::default()).unwrap(), strictness: Strictness::Lenient }
 }
 
 /// Returns the output of `explain` for these objects.
@@ -158,6 +159,7 @@ fn denied(time: u64, to: &str, port: u16) -> Verdict {
         rule: Some(0),
         origin: name("ingress isolated by x/p"),
         audited: None,
+        names: None,
     }
 }
 
@@ -248,7 +250,7 @@ fn each_reason_for_which_packets_are_dropped_is_found_with_its_words() {
         let around = std::time::Duration::from_micros(4);
         let args = Why { around, ..why("--from x/a --to x/b --port 5432 --at now") };
         let seen = seen::find(&history, &args, &answer, 115 * SECOND + at * 10_000);
-        let rows = serde_json::to_value(seen).unwrap();
+        let rows = serde_json::to_value(seen.0).unwrap();
         let [row] = &rows["unclear"].as_array().unwrap()[..] else { panic!("{reason}: {rows}") };
         assert_eq!((&row["reason"], row["means"].is_string()), (&reason.into(), true), "{row}");
     }
@@ -349,4 +351,53 @@ fn while_no_state_makes_sense_the_connection_is_denied_and_both_ends_of_that_tim
     assert_eq!(serde_json::to_value(&then).unwrap()["then"]["verdict"], "deny");
     let then = text(&then);
     assert!(then.contains("DENY: the vswitch had no valid state") && then.contains("Now (00:02:00.000"), "{then}");
+}
+
+/// A pod that may reach api.example.com, and resolves it at second 110. Returns the journal.
+fn story_of_a_name() -> Vec<u8> {
+    let mut recorder = recorder(8 << 20);
+    let policy = "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: out}\n\
+         spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, egress: [\
+         {action: Accept, to: [{domainNames: ['*.example.com']}]}, \
+         {action: Deny, to: [{networks: [0.0.0.0/0]}]}]}\n";
+    let state = NODE.to_owned() + &pod("a", "10.1.0.1", "web") + policy;
+    let events = objects(&state).into_iter().map(Event::Apply).collect();
+    recorder.change(100 * SECOND, 7, &change(true, events)).unwrap();
+    let name = KnownName { name: "api.example.com".into(), until: Some(140 * SECOND) };
+    let session = |time, names| Verdict { reason: None, names, ..denied(time, "203.0.113.7", 443) };
+    let mut dns = session(110 * SECOND, None);
+    dns.flow = dns.flow.map(|flow| Flow { dst: "10.1.0.53".parse().unwrap(), protocol: 17, dport: 53, ..flow });
+    let refused =
+        Verdict { names: Some(DestinationNames::Known(Vec::new())), ..denied(105 * SECOND, "203.0.113.7", 443) };
+    let allowed = session(112 * SECOND, Some(DestinationNames::Matched(name)));
+    let second = session(120 * SECOND, None);
+    recorder.verdicts(112 * SECOND, &[refused, dns, allowed, second]).unwrap();
+    recorder.stop(300 * SECOND).unwrap();
+    recorder.memory().clone()
+}
+
+#[test]
+fn the_names_that_verdicts_show_count_for_the_state_while_they_are_open() {
+    let bytes = story_of_a_name();
+    let history = History::open(&bytes).unwrap();
+    let ask = |at: u64, around: &str| {
+        let args = why(&format!("--from x/a --to 203.0.113.7 --port 443 --at now --around {around}"));
+        let told = told(&history, &args, (at * SECOND, None), "journal").unwrap();
+        (told.then.answer.is_allowed(), text(&told))
+    };
+    let (is_allowed, shown) = ask(113, "4s");
+    assert!(is_allowed, "{shown}");
+    for expected in [
+        "by the names in the verdicts below",
+        "by the name api.example.com, open to new connections until 00:02:20",
+        "the client's last DNS session before: asked 10.1.0.53:53 at 00:01:50.000",
+    ] {
+        assert!(shown.contains(expected), "{expected}: {shown}");
+    }
+    let (is_allowed, shown) = ask(104, "2s");
+    assert!(!is_allowed && shown.contains("the pod had resolved no name of 203.0.113.7 at that time"), "{shown}");
+    assert!(shown.contains("show no open name of the destination"), "{shown}");
+    // The name is seen, and has ended.
+    let (is_allowed, shown) = ask(141, "30s");
+    assert!(!is_allowed && shown.contains("by the name api.example.com"), "{shown}");
 }

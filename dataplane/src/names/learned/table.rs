@@ -80,14 +80,15 @@ impl Table {
         end(&self.uniform[span(&self.uniform, key)], &self.sliced[span(&self.sliced, key)], lane)
     }
 
-    /// Returns the ids of the names under which the holder has learned the address, if that is valid at `now`, in seconds since 1970.
-    pub(super) fn names_of(&self, chunk: u16, lane: u32, now: u32) -> impl Iterator<Item = NameId> + '_ {
+    /// Returns the ids of the names under which the holder has learned the address, each with its end, if that is after `now`. Times are in
+    /// seconds since 1970.
+    pub(super) fn names_of(&self, chunk: u16, lane: u32, now: u32) -> impl Iterator<Item = (NameId, u32)> + '_ {
         let is_valid =
             move |record: &&Uniform| record.chunk == chunk && has(record.holders.bits(), lane) && record.end > now;
-        let uniform = self.uniform.iter().filter(is_valid).map(|record| record.id);
-        let is_valid =
-            move |record: &&Sliced| record.key().chunk == chunk && record.end(lane).is_some_and(|end| end > now);
-        uniform.chain(self.sliced.iter().filter(is_valid).map(|record| record.key().id))
+        let uniform = self.uniform.iter().filter(is_valid).map(|record| (record.id, record.end));
+        let sliced = self.sliced.iter().filter(move |record| record.key().chunk == chunk);
+        let sliced = sliced.filter_map(move |record| Some((record.key().id, record.end(lane)?)));
+        uniform.chain(sliced.filter(move |(_, end)| *end > now))
     }
 
     /// Calls `each` with every key, each end in seconds since 1970, and the bitmap of the holders that have both, which may be 0.

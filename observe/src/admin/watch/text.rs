@@ -1,9 +1,11 @@
 //! Text output of `monitor` and `trace`.
 
 use std::io::{self, Write};
+use std::time::UNIX_EPOCH;
 
 use serde_json::Value;
 
+use bulkhead_answers::destination::DestinationNames;
 use bulkhead_answers::output::{note, printable};
 
 /// Column widths that fit most values.
@@ -20,6 +22,13 @@ fn text(value: &Value) -> String {
 /// Returns the time of day of an RFC 3339 time: `14:32:07.123`. Empty if the time is missing.
 fn clock(time: &Value) -> String {
     text(time).get(11..23).unwrap_or_default().to_owned()
+}
+
+/// Returns an RFC 3339 time in nanoseconds since 1970. 0 if the time is missing.
+fn nanoseconds(time: &Value) -> u64 {
+    let time = time.as_str().and_then(|text| humantime::parse_rfc3339(text).ok());
+    let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or_default()
 }
 
 /// Returns an end of a flow: pod, reserved label or address, with the port.
@@ -65,6 +74,10 @@ pub(super) fn write_flow(out: &mut impl Write, line: &Value) -> io::Result<()> {
     if own["audited_by"].is_string() {
         write!(out, "  would be denied by {}", text(&own["audited_by"]))?;
     }
+    if let Ok(names) = serde_json::from_value::<DestinationNames>(own["names"].clone()) {
+        let destination = text(&flow["IP"]["destination"]);
+        write!(out, "  {}", names.words(destination, nanoseconds(&flow["time"])))?;
+    }
     if own["service"].is_string() {
         write!(out, "  for {}", text(&own["service"]))?;
     }
@@ -106,6 +119,10 @@ pub(super) fn write_packet(out: &mut impl Write, line: &Value) -> io::Result<()>
     }
     if walk["match_text"].is_string() {
         writeln!(out, "    rule     {}", text(&walk["match_text"]))?;
+    }
+    if let Ok(names) = serde_json::from_value::<DestinationNames>(walk["names"].clone()) {
+        let words = names.words(text(&walk["destination"]), nanoseconds(&packet["time"]));
+        writeln!(out, "    names    {words}")?;
     }
     if walk["origin"].is_string() {
         writeln!(out, "    because  {}", text(&walk["origin"]))?;
@@ -154,6 +171,13 @@ mod tests {
         ] {
             assert!(told.contains(part), "{part}: {told}");
         }
+        let mut by_name = line.clone();
+        by_name["flow"]["bulkhead"]["names"] =
+            serde_json::json!({"matched": {"name": "a.example.com", "until": "2026-11-24T14:32:31Z"}});
+        let mut out = Vec::new();
+        write_flow(&mut out, &by_name).unwrap();
+        let told = String::from_utf8(out).unwrap();
+        assert!(told.contains("  by the name a.example.com, open to new connections until 14:32:31  x3\n"), "{told}");
         let line = serde_json::json!({"packet": {
             "time": "2026-11-24T14:32:07.123456789Z", "from": "10.0.0.1:4000", "to": "10.0.0.2:80", "length": 54,
             "summary": "TCP Flags: SYN", "verdict": "DROPPED", "reason": "policy_denied", "means": "Policy does not allow the packet.",
@@ -169,6 +193,13 @@ mod tests {
         ] {
             assert!(told.contains(part), "{part}: {told}");
         }
+        let mut by_name = line.clone();
+        by_name["packet"]["walk"]["destination"] = "203.0.113.7".into();
+        by_name["packet"]["walk"]["names"] = serde_json::json!({"known": []});
+        let mut out = Vec::new();
+        write_packet(&mut out, &by_name).unwrap();
+        let told = String::from_utf8(out).unwrap();
+        assert!(told.contains("    names    the pod had resolved no name of 203.0.113.7 at that time\n"), "{told}");
         let mut lost = line;
         (lost["packet"]["meant_for"], lost["packet"]["reason"]) = ("uplink".into(), "port_down".into());
         let mut out = Vec::new();

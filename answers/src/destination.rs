@@ -1,4 +1,4 @@
-//! The domain names of a packet's destination, as far as they matter for its verdict.
+//! The domain names of a packet's destination that explain its verdict.
 //!
 //! **Purpose.** Everything that shows a verdict (`monitor`, `trace`, Hubble flows, the journal, `why`, `replay`, `explain --live`) shows
 //! with it the name by which a rule matched, or the names that the pod knew when policy denied. [`DestinationNames::of`] finds them and

@@ -22,8 +22,8 @@ use super::Holder;
 use crate::Flow;
 use crate::packet::{Data, TcpFlags};
 
-/// Maximum number of a pod's connections per worker whose names are being read. Beyond it the oldest one is forgotten, and a later message
-/// of it is [`Hello::Mismatch`]. A crawler begins hundreds of connections in a round trip.
+/// Maximum number of a pod's connections per worker whose names are being read. Beyond it the one that was idle for the longest time is
+/// forgotten, and a later message of it is [`Hello::Mismatch`]. A crawler begins hundreds of connections in a round trip.
 const READERS: usize = 1024;
 
 /// Maximum memory in bytes of a pod's readers per worker: [`READERS`] hellos of 2 KiB, the longest usual length.
@@ -32,6 +32,10 @@ const MEMORY: usize = READERS << 11;
 /// Maximum number of datagrams per pod, worker and second from which QUIC packets are decrypted. Each takes about 10 µs, so a pod takes at most a tenth of a
 /// worker's time.
 const DATAGRAMS: u32 = 10_000;
+
+/// Nanoseconds after a client's last packet for which a new session of its flow continues with the old reader: 60 s. Servers give up an
+/// incomplete hello within this time. Without it, the session could end while the server holds the first part.
+const SERVERS_PATIENCE: u64 = 60_000_000_000;
 
 /// What a packet shows about its connection's server name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,14 +97,16 @@ struct TlsReader {
     stream: tls::Stream,
     /// Sequence numbers of the client's and of the server's first byte. `None` before the server's SYN-ACK.
     first: Option<[u32; 2]>,
+    /// Whether the session has got its SYN-ACK. An earlier session of the flow may have left `first`.
+    is_answered: bool,
     /// Whether the stream's name is allowed.
     is_named: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// The number of the entry among all of the pod's, in the order of their begin.
-    number: u64,
+    /// The time of the last packet, in nanoseconds since 1970.
+    seen: u64,
     reader: Reader,
 }
 
@@ -108,7 +114,6 @@ struct Entry {
 #[derive(Debug, Default)]
 struct OfPod {
     entries: AHashMap<Flow, Entry>,
-    begun: u64,
     memory: usize,
     /// The current second since 1970, and the number of its datagrams from which QUIC packets were decrypted.
     datagrams: (u64, u32),
@@ -134,9 +139,10 @@ impl Hellos {
         }
         let Some(entry) = pod.entries.get_mut(flow) else {
             // The session is one of an earlier process, or its reader was displaced.
-            let is_lost = sent.is_client && !sent.data.bytes.is_empty();
+            let is_lost = sent.is_client && !sent.data.bytes.is_empty() && !continues_quic(sent);
             return if is_lost { Hello::Mismatch(None) } else { Hello::Reading };
         };
+        entry.seen = sent.now;
         let before = entry.reader.memory();
         let hello = match &mut entry.reader {
             Reader::Tls(reader) => reader.read(sent, is_allowed),
@@ -144,9 +150,8 @@ impl Hellos {
                 read_quic(flow, [is_named, is_mismatched], sent, &mut pod.datagrams, is_allowed)
             }
         };
-        let is_tcp = matches!(entry.reader, Reader::Tls(_));
         pod.memory = pod.memory + entry.reader.memory() - before;
-        if is_tcp && matches!(hello, Hello::Settled | Hello::Mismatch(_)) {
+        if hello == Hello::Settled {
             pod.end(flow);
         }
         while pod.memory > MEMORY {
@@ -163,17 +168,25 @@ impl Hellos {
 
 impl OfPod {
     fn begin(&mut self, flow: &Flow, sent: &Sent<'_>) {
-        self.end(flow);
+        match self.entries.get_mut(flow).filter(|entry| sent.now.saturating_sub(entry.seen) <= SERVERS_PATIENCE) {
+            // The SYN-ACK will show whether the server has begun another connection.
+            Some(Entry { reader: Reader::Tls(reader), .. }) => {
+                reader.is_answered = false;
+                return;
+            }
+            Some(_) => return,
+            None => self.end(flow),
+        }
+        let reader = match sent.data.segment {
+            Some((_, flags)) if flags.opens() => Reader::Tls(Box::default()),
+            Some(_) => return,
+            None => Reader::Quic { flow: QuicFlow::default(), is_named: false, is_mismatched: false },
+        };
         if self.entries.len() == READERS {
             self.end_oldest();
         }
-        let reader = match sent.data.segment {
-            Some(_) => Reader::Tls(Box::default()),
-            None => Reader::Quic { flow: QuicFlow::default(), is_named: false, is_mismatched: false },
-        };
         self.memory += reader.memory();
-        self.entries.insert(*flow, Entry { number: self.begun, reader });
-        self.begun += 1;
+        self.entries.insert(*flow, Entry { seen: sent.now, reader });
     }
 
     fn end(&mut self, flow: &Flow) {
@@ -183,7 +196,7 @@ impl OfPod {
     }
 
     fn end_oldest(&mut self) {
-        let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.number).map(|(flow, _)| *flow);
+        let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.seen).map(|(flow, _)| *flow);
         oldest.iter().for_each(|flow| self.end(flow));
     }
 }
@@ -201,15 +214,22 @@ impl TlsReader {
     fn read(&mut self, sent: &Sent<'_>, is_allowed: impl Fn(&str) -> bool) -> Hello {
         let Data { bytes, is_whole, segment } = sent.data;
         let Some((seq, flags)) = segment else { return Hello::Reading };
-        if !sent.is_client && flags.has(TcpFlags::SYN) {
-            let first = sent.ack.map(|ack| [ack, seq.wrapping_add(1)]);
-            // A connection has one SYN-ACK, which may be repeated.
-            if self.first.is_some() && self.first != first {
-                return Hello::Mismatch(None);
-            }
-            self.first = first;
+        if sent.is_client && flags.has(TcpFlags::URG) {
+            // Servers take a byte of urgent data out of the stream (RFC 6093), so they would read another hello.
+            return Hello::Mismatch(None);
         }
-        let Some([client, server]) = self.first else {
+        if let Some(ack) = sent.ack.filter(|_| !sent.is_client && flags.has(TcpFlags::SYN)) {
+            let first = Some([ack, seq.wrapping_add(1)]);
+            if self.first != first {
+                // A connection has one SYN-ACK, which may be repeated.
+                if self.is_answered {
+                    return Hello::Mismatch(None);
+                }
+                *self = Self { first, ..Self::default() };
+            }
+            self.is_answered = true;
+        }
+        let Some([client, server]) = self.first.filter(|_| self.is_answered) else {
             // A client of TCP Fast Open (RFC 7413) sends its data again after the SYN-ACK.
             return if sent.is_client && !bytes.is_empty() { Hello::Unreadable } else { Hello::Reading };
         };
@@ -266,11 +286,19 @@ fn read_quic(
             return Hello::Reading;
         }
         Reading::Name { name, .. } => Some(name),
-        Reading::NoName | Reading::TooLong => None,
-        Reading::NotTls | Reading::Malformed | Reading::UnknownVersion(_) => return Hello::Unreadable,
+        Reading::NoName | Reading::TooLong | Reading::NotTls | Reading::Malformed => None,
+        // The server may offer another version.
+        Reading::UnknownVersion(_) => return Hello::Unreadable,
     };
     // Once per flow.
     if std::mem::replace(is_mismatched, true) { Hello::Unreadable } else { Hello::Mismatch(name) }
+}
+
+/// Whether a packet is a datagram of an open QUIC connection: one with a short header (RFC 9000 §17.3), which no server reads as a hello.
+fn continues_quic(sent: &Sent<'_>) -> bool {
+    const FORM_AND_FIXED_BIT: u8 = 0xc0;
+    const SHORT: u8 = 0x40;
+    sent.data.segment.is_none() && sent.data.bytes.first().is_some_and(|first| first & FORM_AND_FIXED_BIT == SHORT)
 }
 
 /// Whether a connection of this protocol to this port names its server: TLS over TCP and QUIC at the port of HTTPS (RFC 9110 §4.2.2).

@@ -19,6 +19,8 @@ impl Flags {
     pub(crate) const RST: u8 = flags::RST;
     /// The acknowledgement number is valid.
     pub(crate) const ACK: u8 = flags::ACK;
+    /// The segment points at urgent data.
+    pub(crate) const URG: u8 = flags::URG;
 
     /// Whether any of these bits is set.
     pub(crate) const fn has(self, bits: u8) -> bool {

@@ -30,6 +30,8 @@ pub mod flags {
     pub const RST: u8 = 0x04;
     /// The acknowledgement number is valid.
     pub const ACK: u8 = 0x10;
+    /// The segment points at urgent data.
+    pub const URG: u8 = 0x20;
 }
 
 /// A segment with a complete header, except for options.

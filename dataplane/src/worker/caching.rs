@@ -38,6 +38,8 @@ pub(crate) struct Opening {
     /// Timeout of the session after its handshake, in nanoseconds.
     pub(crate) established: u64,
     pub(crate) numbers: FirstNumbers,
+    /// Whether workers must read the client's server name.
+    pub(crate) is_unchecked: bool,
 }
 
 /// A session as an [`Opening`] has found it.
@@ -59,8 +61,7 @@ impl Worker {
         let entry = self.sessions.entry(slot);
         let (Match::Key(direction) | Match::Alias(direction)) = self.sessions.matched(slot, &key, from_low);
         let is_mine = entry.is_session_of(self.epoch) && entry.ports(direction).0 == in_port;
-        // The cache would forward the client's server name unread.
-        if !is_mine || self.sessions.is_unchecked(slot) {
+        if !is_mine {
             return None;
         }
         let span = Payload::of(LinkType::Ethernet, frame, frame.len())?.segment()?;
@@ -78,6 +79,7 @@ impl Worker {
             timeout,
             established: self.sessions.established_timeout(),
             numbers: FirstNumbers { initiator: numbers.0, responder: numbers.1 },
+            is_unchecked: self.sessions.is_unchecked(slot),
         })
     }
 

@@ -9,7 +9,6 @@ use super::exit::{self, Check, Exit};
 use super::pending::{IfAllowed, Renewal};
 use super::services::Opening;
 use super::{Worker, admission};
-use crate::names::ServerNameCheck;
 use crate::packet::{Ip, TcpFlags, Transport};
 use crate::session::{Direction, Key, Match, NewSession, Slot};
 use crate::translations::TranslatedError;
@@ -73,7 +72,8 @@ impl Worker {
             let opens_back = direction == Direction::Reply && ip.transport.opens();
             // A SYN against the direction of an open connection opens another connection, or is half of a simultaneous open (RFC 9293
             // §3.5). Both tables must allow it.
-            let starts_anew = flags.is_some_and(TcpFlags::opens) && (entry.is_closed() || opens_back);
+            let opens = flags.is_some_and(TcpFlags::opens);
+            let starts_anew = opens && (entry.is_closed() || opens_back || self.needs_name_again(burst.snapshot, slot));
             let (was_session, is_translated) = (entry.was_session(), entry.is_translated());
             if starts_anew && (matched == Match::Alias(Direction::Forward) || refused == Some(DropReason::NoSuchPod)) {
                 // The client reuses its port. The ended session is removed, so that the new connection may get another backend, or reach a
@@ -213,8 +213,7 @@ impl Worker {
                 }
                 self.sessions.touch(claim.slot, claim.direction, flags, self.now);
             }
-            let is_checking = burst.snapshot.names().is_some_and(|names| names.server_names() != ServerNameCheck::Off);
-            if !is_checking || !self.sessions.is_unchecked(claim.slot) {
+            if !self.awaits_name(burst.snapshot, claim.slot) {
                 self.sessions.set_checked(claim.slot, claim.direction);
             }
         }

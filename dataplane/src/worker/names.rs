@@ -260,7 +260,8 @@ impl Worker {
                 if burst.judged[at].verdict.out_port().is_some() {
                     self.hear(burst, at, &part, names);
                 }
-            } else if self.may_be_hello(burst, at, names) {
+            }
+            if self.may_be_hello(burst, at, names) {
                 self.settle_pending(burst);
                 self.check_server_name(burst, at, names);
             }

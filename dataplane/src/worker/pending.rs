@@ -11,7 +11,6 @@ use super::audit::{self, Audited, Noted};
 use super::column::Burst;
 use super::exit::{self, Bound};
 use super::names::{Asked, Learning, Ruling};
-use crate::names::Names;
 use crate::packet::TcpFlags;
 use crate::session::{Direction, Key, Moment, NewSession, SessionTable, Slot};
 use crate::{BURST, Decision, DropReason, PortId, SessionState, Snapshot, Verdict};
@@ -314,10 +313,9 @@ impl Miss {
             return;
         }
         self.settle(key, &ruling, sessions, burst, audits);
-        let is_checked = |names: &Names| !names.checks(key.protocol(), key.dst_port());
         if let IfAllowed::Start(new) = &self.if_allowed
             && ruling.decision.name().is_some()
-            && !burst.snapshot.names().is_none_or(is_checked)
+            && burst.snapshot.names().is_some_and(|names| names.checks(&asked))
             && let Some(slot) = sessions.lookup(new.hash, &new.key)
         {
             sessions.set_unchecked(slot, true);

@@ -17,11 +17,10 @@ use super::audit::{self, Audited, Noted};
 use super::column::Burst;
 use super::conversation::{policy_key, turned};
 use super::names::Asked;
-use crate::flow::Translation;
 use crate::names::{Hello, Holder, Names, Sent, ServerNameCheck, names_its_server};
 use crate::packet::Ports;
 use crate::session::{Direction, Key, Match, Slot};
-use crate::{DropReason, Flow, PortId, SessionState, Verdict};
+use crate::{DropReason, Flow, PortId, SessionState, Snapshot, Verdict};
 
 /// A packet of a marked session.
 struct Marked {
@@ -29,27 +28,51 @@ struct Marked {
     holder: Holder,
     /// The pod's port and the server's.
     ports: (PortId, PortId),
-    /// The flow from the client to the server.
+    /// The flow from the client to the server, as the policy judges it.
     flow: Flow,
     is_client: bool,
 }
 
 impl Names {
-    /// Whether the server name of a new session that was allowed by name must be compared. `protocol` and `port` are those of the
-    /// destination.
-    pub(super) fn checks(&self, protocol: u8, port: u16) -> bool {
-        self.server_names() != ServerNameCheck::Off && names_its_server(protocol, port)
+    /// Whether the server name of a new session that was allowed by name must be compared: it may have one, and not all names are allowed.
+    pub(super) fn checks(&self, asked: &Asked<'_>) -> bool {
+        let table = asked.snapshot.port(asked.in_port).and_then(|port| port.named_table);
+        self.server_names() != ServerNameCheck::Off
+            && names_its_server(asked.key.protocol(), asked.key.dst_port())
+            && table.is_some_and(|table| !asked.judge_as(table, None).is_allow())
     }
 }
 
 impl Worker {
+    /// Whether the session's server name must be compared before its packets take the fast path.
+    pub(super) fn awaits_name(&mut self, snapshot: &Snapshot, slot: Slot) -> bool {
+        let Some(names) = snapshot.names().filter(|_| self.sessions.is_unchecked(slot)) else { return false };
+        let is_checking = names.server_names() != ServerNameCheck::Off;
+        // What the client sends meanwhile is not read, so the mark would cut the session later.
+        self.sessions.set_unchecked(slot, is_checking);
+        is_checking
+    }
+
+    /// Whether a SYN of the session's client may open another connection whose server name must be compared. The session need not know that
+    /// the server has closed the last one.
+    pub(super) fn needs_name_again(&self, snapshot: &Snapshot, slot: Slot) -> bool {
+        snapshot.names().is_some_and(|names| names.server_names() != ServerNameCheck::Off)
+            && self.sessions.name(slot).is_some()
+            && !self.sessions.is_unchecked(slot)
+    }
+
     /// Whether packet `at` may belong to a session whose server name is not compared yet. Sessions on the fast path have no mark.
     pub(super) fn may_be_hello(&self, burst: &Burst<'_>, at: usize, names: &Names) -> bool {
-        names.server_names() != ServerNameCheck::Off
-            && burst.misses.last() == Some(&at)
-            && burst.flow(at).is_some_and(|flow| {
-                names_its_server(flow.protocol, flow.dport) || names_its_server(flow.protocol, flow.sport)
-            })
+        if names.server_names() == ServerNameCheck::Off || burst.misses.last() != Some(&at) {
+            return false;
+        }
+        let waiting = self.pending.last(at).map(|(_, translation)| translation);
+        let sent = burst.sent(waiting.unwrap_or(burst.judged[at].translation));
+        burst.flow(at).is_some_and(|flow| {
+            let ports = [Some((flow.sport, flow.dport)), sent.map(|sent| (sent.sport, sent.dport))];
+            let is_named = |port| names_its_server(flow.protocol, port);
+            ports.into_iter().flatten().any(|(sport, dport)| is_named(sport) || is_named(dport))
+        })
     }
 
     /// Reads packet `at` if it belongs to a session whose server name is not compared yet. The packet must be judged.
@@ -132,16 +155,14 @@ impl Worker {
             return None;
         }
         let (Match::Key(direction) | Match::Alias(direction)) = self.sessions.matched(slot, &key, from_low);
-        let (ports, flow) = match direction {
-            Direction::Forward => ((in_port, out), received),
-            // As the pod sees its connection: a masquerade may hide the pod's address from the server.
-            Direction::Reply => {
-                let sent = burst.sent(burst.judged[at].translation).map_or(
-                    received,
-                    |Translation { src, dst, sport, dport }| Flow { src, dst, sport, dport, ..received },
-                );
-                ((out, in_port), turned(&sent))
-            }
+        let flow = match (self.sessions.true_ends(slot), direction) {
+            (Some([(src, sport), (dst, dport)]), _) => Flow { src, dst, sport, dport, ..received },
+            (None, Direction::Forward) => received,
+            (None, Direction::Reply) => turned(&received),
+        };
+        let ports = match direction {
+            Direction::Forward => (in_port, out),
+            Direction::Reply => (out, in_port),
         };
         let holder = names.holder(ports.0)?;
         Some(Marked { slot, holder, ports, flow, is_client: direction == Direction::Forward })

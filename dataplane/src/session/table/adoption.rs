@@ -13,7 +13,7 @@ use crate::{Decider, Decision, PortId};
 
 impl SessionTable {
     /// Adopts an entry, with the ports of its forward direction. Call it in order of last use. Returns false if the entry has expired or
-    /// there is no room.
+    /// there is no room, and if its server name is not compared yet and the name that allowed it is lost.
     pub(crate) fn adopt(&mut self, stored: &Stored, ports: (PortId, PortId), now: u64) -> bool {
         // The clock may have been set back.
         let mut entry = stored.entry;
@@ -22,7 +22,13 @@ impl SessionTable {
         entry.set_decided(0, None);
         let key = entry.key();
         let hash = self.hash(&key);
-        if self.is_over(stored, now) || self.budget.room() != Room::Free || self.lookup(hash, &key).is_some() {
+        // Without the name that allowed it, the session would lose the mark and go on unread.
+        let is_unreadable = stored.is_unchecked && stored.name.is_none();
+        if is_unreadable
+            || self.is_over(stored, now)
+            || self.budget.room() != Room::Free
+            || self.lookup(hash, &key).is_some()
+        {
             return false;
         }
         self.budget.know_nowhere();

@@ -213,6 +213,9 @@ impl Caching {
     ///
     /// If workers must see all packets of a connection through a shared uplink, only the flow of the answers is returned, without a lease: the
     /// programs then send the answers to a worker instead of the node's kernel, which has not seen the SYN.
+    ///
+    /// If the server name is not compared yet, both flows have no lease. They replace those of an earlier connection with the same ports, by
+    /// which the programs would forward the name unread.
     fn open_connection(
         &mut self,
         about: &About<'_>,
@@ -230,7 +233,7 @@ impl Caching {
         };
         let opening = about.engine.opening(packet.frame, in_port)?;
         let (starter, opposite) = match opening.initiator {
-            Initiator::Source if !self.cache.forwards_answers() => return None,
+            Initiator::Source if !self.cache.forwards_answers() && !opening.is_unchecked => return None,
             Initiator::Source => (in_port, Initiator::Destination),
             Initiator::Destination => (out, Initiator::Source),
         };
@@ -238,7 +241,8 @@ impl Caching {
         let way_back = about.forwarder.way_to(about.snapshot, out, in_port, opening.flow.src)?;
         let lease = LEASE.min(opening.timeout / LEASES_PER_TIMEOUT).min(way.good_for).min(way_back.good_for);
         let lease = lease.min(self.lease);
-        let handshake = self.openings.next()?;
+        // Without a lease, the latch does not matter.
+        let start = FlowStart::Latch(FlowLatch(opening.flow.sport));
         let own = CachedFlow {
             from,
             to,
@@ -254,7 +258,7 @@ impl Caching {
             moves: [in_port, out].map(|port| self.moves_of(port)),
             lease,
             timeout: opening.established,
-            start: FlowStart::Handshake(handshake, opening.initiator),
+            start,
         };
         let other = CachedFlow {
             from: to,
@@ -274,18 +278,20 @@ impl Caching {
             ports: [out, in_port],
             epochs: [own.epochs[1], own.epochs[0]],
             moves: [own.moves[1], own.moves[0]],
-            start: FlowStart::Handshake(handshake, opposite),
             ..own
         };
         let flows = [own, other];
+        if opening.is_unchecked {
+            return Some(flows.map(|flow| Some(CachedFlow { lease: 0, timeout: 0, ..flow })));
+        }
         let is_kept = |flow: &CachedFlow| {
             about.keeps_from_cache(about.snapshot, flow.ports, || Some(flow.flow), flow.translation.as_ref())
         };
         if flows.iter().any(is_kept) {
             let is_shared = opposite == Initiator::Destination && about.snapshot.shared_uplink() == Some(out);
-            let start = FlowStart::Latch(FlowLatch(handshake.0));
-            return is_shared.then_some([None, Some(CachedFlow { lease: 0, start, ..other })]);
+            return is_shared.then_some([None, Some(CachedFlow { lease: 0, ..other })]);
         }
+        let handshake = self.openings.next()?;
         if lease == 0 || !self.openings.may_start(starter, about.now) {
             return None;
         }
@@ -293,7 +299,8 @@ impl Caching {
         let asked = about.now + lease - lease / ASKED_IN_LAST;
         let due = about.now + lease + MARGIN.min(opening.timeout / MARGINS_PER_TIMEOUT);
         self.openings.add(handshake, Opening { session: Some(opening.session), since: about.now, asked, due });
-        Some(flows.map(Some))
+        let sides = [(own, opening.initiator), (other, opposite)];
+        Some(sides.map(|(flow, side)| Some(CachedFlow { start: FlowStart::Handshake(handshake, side), ..flow })))
     }
 
     /// Reports to the engine what the kernel has forwarded of connections that are due. Call it once per round.

@@ -1,12 +1,13 @@
 //! DNS of pods with rules that name domains and the flow cache.
 
-use bulkhead_classifier::{Action, OriginId, Rule, Tables};
+use bulkhead_classifier::{Action, OriginId, PortRange, Rule, Service, ServiceSet, Tables};
 
 use super::caching::{Recorded, slot, start_with};
 use super::*;
+use crate::io::CachedFlow;
 use crate::testbed::dns::{answer, query};
-use crate::testbed::{datagram, routes};
-use crate::{Holder, Names, TableId};
+use crate::testbed::{ACK, datagram, routes, tcp_at};
+use crate::{Holder, Names, ServerNameCheck, TableId};
 
 /// A DNS server on the node, and one beyond the uplink.
 const ON_NODE: &str = "192.168.0.1";
@@ -29,6 +30,22 @@ pub(super) fn snapshot(mut ports: Vec<PortConfig>, server: &str) -> Snapshot {
     let names = Names::new([ip(server)].into_iter().collect(), 0, vec![None, None, Some(Holder(1)), None]);
     let routes = routes(&ports);
     Snapshot::new(4, ports, tables, routes).unwrap().with_names(Some(Arc::new(names)))
+}
+
+/// Like [`snapshot`], but A may only ask this server and reach www.example.com, which it must name.
+pub(super) fn snapshot_of_web(ports: Vec<PortConfig>, server: &str) -> Snapshot {
+    let base = snapshot(ports, server);
+    let names = Names::clone(base.names().unwrap()).checking_server_names(ServerNameCheck::Drop);
+    let dns = Service { protocols: (17, 17), ports: PortRange::one(53) };
+    let dns =
+        Rule { services: [dns].into_iter().collect::<ServiceSet>().into(), ..Rule::any(Action::Allow, OriginId(41)) };
+    let web = Rule {
+        names: Some(["www.example.com".parse().unwrap()].into_iter().collect()),
+        ..Rule::any(Action::Allow, OriginId(40))
+    };
+    let mut tables = base.tables().to_vec();
+    tables[3] = Arc::new(Tables::build(vec![dns, web]).unwrap());
+    Snapshot::new(4, base.ports().to_vec(), tables, base.routes().clone()).unwrap().with_names(Some(Arc::new(names)))
 }
 
 /// Exchanges three packets of a UDP flow between a pod and this port of the node. Returns the number of flows added to the cache.
@@ -83,4 +100,35 @@ fn answers_over_tcp_through_a_shared_uplink_are_led_to_a_worker() {
         "the kernel forwards no packet by it"
     );
     node.stop();
+}
+
+#[test]
+fn a_connection_whose_server_name_is_not_compared_gets_no_lease_and_its_syn_ends_those_of_the_last_one() {
+    const SITE: &str = "10.0.0.2";
+    for cache in [Recorded::answering(), Recorded::default()] {
+        let (cache, mut ports) = (Arc::new(cache), live_ports());
+        ports[B.index()].egress = Some(crate::testbed::OPEN);
+        let mut node = start_with(&cache, None, snapshot_of_web(ports, SITE));
+        let mut pass = |from: PortId, packet: &[u8]| {
+            let (mac, to) = if from == A { (A_MAC, B) } else { (B_MAC, A) };
+            node.send(from, &ethernet(mac, 0x0800, packet));
+            node.receive(to);
+        };
+        let reply = answer(1, "www.example.com", &[("www.example.com", 60, SITE)]);
+        pass(A, &datagram(("10.0.0.1", 4000), (SITE, 53), &query(1, "www.example.com")));
+        pass(B, &datagram((SITE, 53), ("10.0.0.1", 4000), &reply));
+        cache.take();
+        for sport in [4002, 4003] {
+            let (client, site) = (("10.0.0.1", sport), (SITE, 443));
+            pass(A, &tcp(client.0, site.0, client.1, site.1, SYN));
+            let flows = cache.take();
+            assert_eq!(flows.len(), 2, "{flows:?}");
+            pass(B, &tcp_at(site, client, SYN | ACK, (1, 2)));
+            (0..9).for_each(|_| pass(A, &tcp_at(client, site, ACK, (2, 2))));
+            let later = cache.take();
+            let is_unleased = |flow: &CachedFlow| (flow.lease, flow.timeout) == (0, 0);
+            assert!(flows.iter().chain(&later).all(is_unleased), "no packet goes by them: {flows:?} {later:?}");
+        }
+        node.stop();
+    }
 }

@@ -2,17 +2,14 @@
 //! each drop results only from what a case sends.
 
 use super::fragments::narrow_ports;
-use super::names::snapshot as snapshot_of_names;
+use super::names::snapshot_of_web;
 use super::*;
 use crate::SourcePorts;
 use crate::filter::Filter;
 use crate::probe::{Probe, ProbeKind};
 use crate::testbed::*;
 use crate::vswitch::stream::{LONGEST_SNAP, LeftOut, Record, Tracepoint};
-use crate::{
-    Backends, FragmentConfig, Masquerade, Names, Percent, Routes, ServerNameCheck, ServicePort, TcpWindow, Vip,
-    VipEntry,
-};
+use crate::{Backends, FragmentConfig, Masquerade, Percent, Routes, ServicePort, TcpWindow, Vip, VipEntry};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A port that is in no snapshot.
@@ -382,13 +379,12 @@ fn scene(reason: DropReason) -> Scene {
         ServerName => {
             let mut ports = live_ports();
             ports[B.index()].egress = Some(OPEN);
-            let snapshot = snapshot_of_names(ports, "10.0.0.2");
             // B is the server of DNS and the site.
-            let names = Names::clone(snapshot.names().unwrap()).checking_server_names(ServerNameCheck::Drop);
+            let snapshot = snapshot_of_web(ports, "10.0.0.2");
             let (client, server) = (("10.0.0.1", 4000), ("10.0.0.2", 53));
             let reply = dns::answer(1, "www.example.com", &[("www.example.com", 60, "10.0.0.2")]);
             Scene {
-                snapshot: snapshot.with_names(Some(Arc::new(names))),
+                snapshot,
                 ..Scene::of(vec![
                     send(A, &datagram(client, server, &dns::query(1, "www.example.com"))),
                     send(B, &datagram(server, client, &reply)),

@@ -3,16 +3,26 @@
 use super::*;
 use crate::ServerNameCheck;
 
+mod attacks;
+mod quic;
+mod sessions;
+
 const MINE: &str = "www.example.com";
 const OTHER: &str = "attacker.example.net";
 
 /// A bed in which A may reach [`WEB`] by the name [`MINE`].
 fn checking(check: ServerNameCheck) -> Bed {
     let mut bed = bed();
-    let names = Names::clone(bed.snapshot.names().unwrap()).checking_server_names(check);
-    bed.snapshot = bed.snapshot.with_names(Some(Arc::new(names)));
+    set(&mut bed, check);
     resolve(&mut bed, 1, MINE, &[(MINE, 60, WEB)]);
     bed
+}
+
+/// Changes what happens to connections with other names, in the next generation.
+fn set(bed: &mut Bed, check: ServerNameCheck) {
+    let names = Names::clone(bed.snapshot.names().unwrap()).checking_server_names(check);
+    let next = changed(&bed.snapshot, bed.snapshot.generation() + 1, |_| ());
+    bed.snapshot = next.with_names(Some(Arc::new(names)));
 }
 
 /// Returns a ClientHello in one record. `None` leaves the server name out.

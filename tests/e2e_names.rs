@@ -2,6 +2,7 @@
 
 mod inheritance;
 mod resolvers;
+mod server_names;
 mod world;
 
 use std::io::{Read, Write};

@@ -134,3 +134,50 @@ fn replay_trusts_the_dns_servers_that_are_given() {
             .contains("up to 24h")
     );
 }
+
+/// Returns the capture with a client's HTTP request after the handshake of the connection from this port.
+fn with_request(capture: &[u8], sport: u16) -> Vec<u8> {
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
+    const ACK: u8 = 0x10;
+    let (mut made, mut rest, mut is_made) = (capture[..24].to_vec(), &capture[24..], false);
+    while let Some(header) = rest.first_chunk::<16>() {
+        let len = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
+        let (record, more) = rest.split_at(16 + len);
+        made.extend(record);
+        // Ethernet, IPv4 without options, TCP with 12 bytes of options.
+        let packet = &record[16..];
+        if !is_made && packet.len() == 66 && packet[34..36] == sport.to_be_bytes() && packet[47] == ACK {
+            is_made = true;
+            let (packet_len, total) = (len + REQUEST.len(), 52 + REQUEST.len());
+            made.extend(&header[..8]);
+            made.extend([u32::try_from(packet_len).unwrap().to_le_bytes(); 2].concat());
+            made.extend(&packet[..16]);
+            made.extend(u16::try_from(total).unwrap().to_be_bytes());
+            made.extend(&packet[18..]);
+            made.extend(REQUEST);
+        }
+        rest = more;
+    }
+    assert!(is_made);
+    made
+}
+
+#[test]
+fn replay_shows_what_the_check_of_server_names_would_do() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/pcaps/names/");
+    let state = format!("{folder}state.yaml");
+    let capture = with_request(&std::fs::read(format!("{folder}in.pcap")).unwrap(), 60376);
+    let path = scratch("domain-names-request.pcap", "");
+    std::fs::write(&path, capture).unwrap();
+    let replay = |check: &str| {
+        let args =
+            ["replay", "--state", &state, "--node", "node-1", "-o", "json", "--verify-server-name", check, &path];
+        stdout(&bulkhead(&args), 0)
+    };
+    for (check, is_dropped) in [("off", false), ("audit", false), ("drop", true)] {
+        assert_eq!(replay(check).contains("\"server_name\""), is_dropped, "{check}");
+    }
+    assert_ne!(replay("off"), replay("audit"), "an audit reports it");
+    let wrong = ["replay", "--state", &state, "--node", "node-1", &path, "--verify-server-name", "warn"];
+    assert!(stderr(&wrong, 2).contains("write off, audit or drop"));
+}

@@ -25,14 +25,14 @@ pub(super) const LONG: u32 = 100;
 /// Time limit of a connect. The kernel sends a SYN again after 1 s: within this limit only the first one counts.
 const FIRST: Duration = Duration::from_millis(900);
 
-/// Returns the clients' policy as YAML: they may reach DNS and TCP port 80 of names that match `patterns`, and nothing else.
-fn names(patterns: &str) -> String {
+/// Returns the clients' policy as YAML: they may reach DNS and this TCP port of names that match `patterns`, and nothing else.
+fn names(patterns: &str, port: u16) -> String {
     format!(
         "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: names}}\n\
          spec: {{tier: Admin, priority: 10, subject: {{pods: {{podSelector: {{matchLabels: {{app: client}}}}}}}}, egress: [\
          {{name: dns, action: Accept, to: [{{pods: {{podSelector: {{matchLabels: {{app: dns}}}}}}}}], \
          protocols: [{{udp: {{destinationPort: {{number: 53}}}}}}, {{tcp: {{destinationPort: {{number: 53}}}}}}]}}, \
-         {{name: web, action: Accept, to: [{{domainNames: [{patterns}]}}], protocols: [{{tcp: {{destinationPort: {{number: 80}}}}}}]}}, \
+         {{name: web, action: Accept, to: [{{domainNames: [{patterns}]}}], protocols: [{{tcp: {{destinationPort: {{number: {port}}}}}}}]}}, \
          {{name: rest, action: Deny, to: [{{networks: [0.0.0.0/0, '::/0']}}]}}]}}\n"
     )
 }
@@ -52,6 +52,8 @@ pub(super) fn query(id: u16, name: &str) -> Vec<u8> {
 /// The machine outside has all addresses of 203.0.113.0/24 and 2001:db8:1::/64, with an echo server on port 80.
 pub(super) struct World {
     pub(super) lab: Lab,
+    /// The TCP port of the clients' rule.
+    port: u16,
     _programs: Vec<Running>,
 }
 
@@ -63,6 +65,11 @@ impl World {
 
     /// Starts the world with another DNS server, whose command line `server` returns, and another grace.
     pub(super) fn with(patterns: &str, grace: &str, server: impl FnOnce(&Lab) -> String) -> Self {
+        Self::with_port(patterns, grace, server, 80)
+    }
+
+    /// Like [`World::with`], and the clients may reach another TCP port than 80. More settings may follow the grace.
+    pub(super) fn with_port(patterns: &str, grace: &str, server: impl FnOnce(&Lab) -> String, port: u16) -> Self {
         let mut lab = Lab::new();
         lab.more_config =
             format!("services: {{service_cidrs: [10.96.0.0/12, 'fd96::/64']}}\nnames: {{grace: {grace}}}\n");
@@ -81,7 +88,7 @@ impl World {
         let web = outside.serve("socat TCP6-LISTEN:80,fork,reuseaddr,ipv6-v6only=0 EXEC:cat", 80);
         let dns = lab.get("dns").netns.serve(&server(&lab), 53);
         std::fs::write(lab.path("resolv.conf"), format!("nameserver {DNS}\n")).unwrap();
-        let mut world = Self { lab, _programs: vec![web, dns] };
+        let mut world = Self { lab, port, _programs: vec![web, dns] };
         let text = world.objects(patterns);
         world.lab.start(&text);
         world
@@ -95,7 +102,10 @@ impl World {
         let text = of(ports).replace("namespace: default", "namespace: kube-system");
         let slices = "[{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}]";
         let text = text.replace("[{name: '', port: 53, protocol: UDP}]", slices);
-        format!("---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: kube-system}}\n{text}{}", names(patterns))
+        format!(
+            "---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: kube-system}}\n{text}{}",
+            names(patterns, self.port)
+        )
     }
 
     pub(super) fn client(&self) -> &Pod {

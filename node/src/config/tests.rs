@@ -644,3 +644,20 @@ fn the_meaning_of_v1beta1_and_kinds_to_be_ignored_are_read_and_wrong_ones_are_na
         assert!(error.contains(problem) && error.contains("help: "), "{error}");
     }
 }
+
+#[test]
+fn the_check_of_server_names_is_off_unless_the_file_says_otherwise() {
+    let read = |names: &str| parse(&format!("node: n\nstate: {{paths: [s]}}\nnames: {{{names}}}\nports: []\n"));
+    let all = [
+        ("", "Off"),
+        ("verify_server_name: off", "Off"),
+        ("verify_server_name: audit", "Audit"),
+        ("verify_server_name: drop", "Drop"),
+    ];
+    for (text, check) in all {
+        assert_eq!(format!("{:?}", read(text).unwrap().names.server_names), check, "{text}");
+    }
+    let told = read("verify_server_name: warn").unwrap_err();
+    let problem = "c.yaml:3: names.verify_server_name: `warn` is no treatment of connections to other servers";
+    assert!(told.contains(problem) && told.contains("help: "), "{told}");
+}

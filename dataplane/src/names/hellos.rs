@@ -66,7 +66,7 @@ pub(crate) struct Sent<'a> {
 /// The reader of QUIC in builds without cryptography. It reads no datagram.
 #[cfg(not(feature = "quic"))]
 #[derive(Debug, Default)]
-struct QuicFlow;
+struct QuicFlow {}
 
 #[cfg(not(feature = "quic"))]
 impl QuicFlow {

@@ -2,6 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use super::node::Node;
+use crate::memory_ports::own_mac;
 use crate::random::Random;
 
 /// Destination address of all packets: the pod's or a Service's.
@@ -91,7 +93,7 @@ impl Traffic {
 fn template(size: usize) -> Vec<u8> {
     let total = u16::try_from(size - 14).expect("a frame is at most 1514 bytes").to_be_bytes();
     let udp = u16::try_from(size - 34).expect("a frame is at most 1514 bytes").to_be_bytes();
-    let mut frame = vec![2, 0, 0, 0, 1, 0, 2, 0, 0, 0, 9, 9, 8, 0];
+    let mut frame = [&own_mac(Node::UPLINK)[..], &[2, 0, 0, 0, 9, 9, 8, 0]].concat();
     frame.extend([0x45, 0, total[0], total[1], 0, 0, 0x40, 0, TTL, 17, 0, 0, 0, 0, 0, 0]);
     frame.extend(DESTINATION.octets());
     frame.extend([0, 0]);

@@ -85,7 +85,7 @@ impl World {
             "routes: [{prefix: 203.0.113.0/24, via: 172.18.0.100, port: uplink}, \
              {prefix: '2001:db8:1::/64', via: 'fd00:18::100', port: uplink}]\n",
         );
-        let web = outside.serve("socat TCP6-LISTEN:80,fork,reuseaddr,ipv6-v6only=0 EXEC:cat", 80);
+        let web = outside.serve("socat TCP6-LISTEN:80,fork,reuseaddr,backlog=128,ipv6-v6only=0 EXEC:cat", 80);
         let dns = lab.get("dns").netns.serve(&server(&lab), 53);
         std::fs::write(lab.path("resolv.conf"), format!("nameserver {DNS}\n")).unwrap();
         let mut world = Self { lab, port, _programs: vec![web, dns] };

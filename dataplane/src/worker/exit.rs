@@ -68,9 +68,8 @@ pub(super) fn find(
 
 /// Whether the tables of a connection's initiator with rules that name domains judge the connection, too. False from a port's own address to
 /// itself. Not a part of [`Bound`], because waiting packets that carry more cost measurably more.
-#[inline]
 pub(super) fn is_named(snapshot: &Snapshot, (in_port, out): (PortId, PortId), ends: (IpAddr, IpAddr)) -> bool {
-    let is_named = snapshot.has_named_ports() && snapshot.port(in_port).is_some_and(PortConfig::is_named);
+    let is_named = snapshot.port(in_port).is_some_and(PortConfig::is_named);
     is_named && (in_port != out || hairpin(snapshot, out, ends).is_none())
 }
 

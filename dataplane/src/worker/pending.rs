@@ -161,8 +161,9 @@ impl Pending {
         #[cfg(test)]
         (self.batches += 1);
         self.classify(burst.snapshot);
-        for ((miss, key), verdict) in self.misses.iter().zip(&self.keys).zip(&self.verdicts) {
-            if exit::is_named(burst.snapshot, miss.ports(), (key.src(), key.dst())) {
+        let has_named = burst.snapshot.has_named_ports();
+        for ((miss, key), verdict) in self.misses.iter_mut().zip(&self.keys).zip(&self.verdicts) {
+            if has_named && exit::is_named(burst.snapshot, miss.ports(), (key.src(), key.dst())) {
                 miss.settle_named(key, *verdict, sessions, burst, learning, audits);
                 continue;
             }
@@ -172,7 +173,7 @@ impl Pending {
                 Some(audit) if is_allowed => audit::denial(burst.snapshot, audit, key),
                 _ => None,
             };
-            miss.settle(key, &Ruling { is_allowed, decision, denial }, sessions, burst, audits);
+            miss.settle(key, Ruling { is_allowed, decision, denial }, sessions, burst, audits);
         }
         self.misses.clear();
         self.keys.clear();
@@ -212,27 +213,28 @@ impl Miss {
     /// Creates, renews or ends the session by the table's verdict. Also returns whether the connection is newly audited.
     #[inline(always)]
     fn act(
-        &self,
+        &mut self,
         sessions: &mut SessionTable,
         decision: Decision,
         allowed: bool,
         is_audited: bool,
     ) -> Result<(SessionState, bool), DropReason> {
-        match &self.if_allowed {
+        let unreachable = self.unreachable();
+        match &mut self.if_allowed {
             IfAllowed::Start(new) => {
-                let new = NewSession { decision, ..*new };
+                new.decision = decision;
                 if !allowed {
-                    sessions.refuse(&new, DropReason::PolicyDenied, self.now);
+                    sessions.refuse(new, DropReason::PolicyDenied, self.now);
                     return Err(DropReason::PolicyDenied);
                 }
-                if let Some(reason) = self.unreachable() {
+                if let Some(reason) = unreachable {
                     return Err(reason);
                 }
                 // A SYN of the other side on an open connection is left to its receiver (RFC 5961 §4).
-                if new.flags.is_some() && sessions.is_open_against(&new, self.now.time) {
+                if new.flags.is_some() && sessions.is_open_against(new, self.now.time) {
                     return Ok((SessionState::Hit, false));
                 }
-                let slot = sessions.create(&new, self.now)?;
+                let slot = sessions.create(new, self.now)?;
                 if is_audited {
                     sessions.set_audited(slot, true);
                 }
@@ -248,7 +250,7 @@ impl Miss {
                     return Err(reason);
                 }
                 let slot = slot.ok_or(DropReason::SessionTableFull)?;
-                if let Some(reason) = self.unreachable() {
+                if let Some(reason) = unreachable {
                     sessions.abandon(slot, renewal.epoch, &decision, self.now);
                     return Err(reason);
                 }
@@ -263,14 +265,14 @@ impl Miss {
     /// Applies a ruling to the packet and its session. Appends an audited connection to `audits`.
     #[inline(always)]
     fn settle(
-        &self,
+        &mut self,
         key: &PolicyKey,
-        ruling: &Ruling,
+        ruling: Ruling,
         sessions: &mut SessionTable,
         burst: &mut Burst<'_>,
         audits: &mut Vec<Noted>,
     ) {
-        let Ruling { is_allowed, decision, denial } = *ruling;
+        let Ruling { is_allowed, decision, denial } = ruling;
         burst.decisions.set(self.at, Some(decision));
         // Dropped packets are reported with the backend that policy judged.
         burst.translate(self.at, self.translation);
@@ -290,7 +292,7 @@ impl Miss {
     #[cold]
     #[inline(never)]
     fn settle_named(
-        &self,
+        &mut self,
         key: &PolicyKey,
         verdict: PolicyVerdict,
         sessions: &mut SessionTable,
@@ -312,7 +314,7 @@ impl Miss {
             burst.drop(self.at, DropReason::ServerName);
             return;
         }
-        self.settle(key, &ruling, sessions, burst, audits);
+        self.settle(key, ruling, sessions, burst, audits);
         if let IfAllowed::Start(new) = &self.if_allowed
             && ruling.decision.name().is_some()
             && burst.snapshot.names().is_some_and(|names| names.checks(&asked))

@@ -34,7 +34,7 @@ use crate::args::{Format, Replay};
 use crate::destination::{self, DestinationNames};
 use crate::output;
 use crate::progress::{self, Reading, Unit};
-use crate::run::{self, Attribution, Input, NameSettings};
+use crate::run::{self, Attribution, Input};
 
 /// Size of the file buffer in bytes: a few system calls per megabyte.
 const FILE_BUFFER: usize = 1 << 18;
@@ -57,11 +57,7 @@ fn captures(args: &Replay, node: &str) -> anyhow::Result<()> {
     let input = Input::open(&args.state)?;
     let settings = input.service_settings(args.settings.as_deref())?;
     let (pipeline, services) = run::load_node(&input, node, true)?;
-    let name_settings = NameSettings {
-        servers: args.dns_servers.clone(),
-        grace: args.dns_grace,
-        server_names: args.verify_server_name,
-    };
+    let name_settings = args.dns.settings(args.verify_server_name);
     let (snapshot, adapter) = run::node_snapshot(&pipeline, &services, &settings, node, &name_settings)?;
     let names = Names::new(adapter);
     let sessions = SessionConfig { tcp_pickup: args.tcp_pickup, ..SessionConfig::default() };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use super::State;
+use super::{Dns, State};
 
 /// `bulkhead learn`.
 #[derive(Debug, clap::Args)]
@@ -35,6 +35,9 @@ pub struct Learn {
     /// JSON or YAML file with Service settings: service_cidrs, cluster_cidrs and others (docs/services.md)
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
+    /// DNS servers of captures.
+    #[command(flatten)]
+    pub dns: Dns,
     /// If a capture starts in the middle of a TCP connection, take the sender of the first captured packet as the client
     #[arg(long)]
     pub tcp_pickup: bool,

@@ -1,12 +1,9 @@
 //! Arguments of `bulkhead replay`.
 
 use std::path::PathBuf;
-use std::time::Duration;
-
-use ipnet::IpNet;
 
 use super::ends::node_name;
-use super::{Format, State};
+use super::{Dns, Format, State};
 use crate::run::NameSettings;
 use bulkhead_dataplane::ServerNameCheck;
 
@@ -37,13 +34,9 @@ pub struct Replay {
     /// JSON or YAML file with Service settings: service_cidrs, cluster_cidrs and others (docs/services.md)
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// Address or block of DNS servers whose answers in captures count, besides those of the state: `names.servers` in the configuration of
-    /// `run`. May be repeated
-    #[arg(long = "dns-server", value_name = "ADDRESS", value_parser = NameSettings::server)]
-    pub dns_servers: Vec<IpNet>,
-    /// Time for which an address from such an answer is valid after its TTL: `names.grace` in the configuration of `run`
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = NameSettings::grace)]
-    pub dns_grace: Duration,
+    /// DNS servers of captures.
+    #[command(flatten)]
+    pub dns: Dns,
     /// What happens to connections that were allowed by domain name and whose TLS or QUIC client names another server: off, audit or drop
     #[arg(long, value_name = "ACTION", default_value = "off", value_parser = NameSettings::server_name_check)]
     pub verify_server_name: ServerNameCheck,

@@ -63,7 +63,7 @@ pub(super) fn read(args: &Diff, captures: &[PathBuf]) -> anyhow::Result<Option<V
         return Ok(None);
     }
     let mut seen = Observations::new(args.state.lenient);
-    logged::read(captures, &args.flows, args.tcp_pickup, &mut seen)?;
+    logged::read(captures, &args.flows, (args.tcp_pickup, None), &mut seen)?;
     logged::flows_of(&mut seen).map(Some)
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bulkhead_classifier::protocol;
 use bulkhead_control::object::Transport;
 
-use super::{Conversation, Observations, Read1, Said, SeenEnd, Sign};
+use super::{Conversation, Observations, Read1, ResolvedNames, Said, SeenEnd, Sign};
 
 /// Addresses, ports and ICMP fields of one direction of a connection, as conntrack prints them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -80,6 +80,7 @@ pub(super) fn read(file: &Arc<str>, text: &str, line: u64, into: &mut Observatio
         conversation,
         client_port: original.sport,
         said: Said::default(),
+        names: ResolvedNames::default(),
         sessions: 1,
         answered: !is_unreplied,
         ends: event == Some("[DESTROY]"),

@@ -13,7 +13,7 @@ use bulkhead_control::object::PodName;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Conversation, Missing, Observations, Read1, Said, SeenEnd, Sign};
+use super::{Conversation, Missing, Observations, Read1, ResolvedNames, Said, SeenEnd, Sign};
 
 #[derive(Deserialize)]
 struct Flow {
@@ -26,6 +26,9 @@ struct Flow {
     source: Option<Endpoint>,
     destination: Option<Endpoint>,
     is_reply: Option<bool>,
+    /// Domain names of the packet's source that its receiver had resolved, and of its destination that the sender had resolved.
+    source_names: Option<Vec<String>>,
+    destination_names: Option<Vec<String>>,
 }
 
 /// An enum value: its name, or its number if the writer did not know the name.
@@ -200,11 +203,15 @@ fn sign(flow: &Flow, said: Said, line: u64) -> Result<Sign, String> {
         _ => (kind, code),
     });
     let missing = reply.is_none().then_some(Missing::Opener);
+    let mut names = ResolvedNames::default();
+    let of_server = if reply == Some(true) { &flow.source_names } else { &flow.destination_names };
+    of_server.iter().flatten().for_each(|name| names.add(name));
     let time = flow.time.as_deref().map(time).transpose()?;
     Ok(Sign {
         conversation: Conversation { from, to, protocol, port, icmp, service: None::<SocketAddr>, missing },
         client_port,
         said,
+        names,
         sessions: 1,
         answered: reply == Some(true),
         ends: false,

@@ -12,7 +12,8 @@
 //!  captures --packets------------'
 //! ```
 //! A session is one connection, identified by its ends, ports and protocol. A flow combines all sessions that differ only in the client's
-//! port.
+//! port. `learn` also distinguishes them by the domain names that the client had resolved to the server ([`Observations::by_name`]): a rule
+//! may allow only those with a name.
 //!
 //! **Invariant.** What a log does not say is unknown, with the reason, and never guessed: without a known client there is no destination
 //! port. A line that cannot be parsed is an error, or is counted with --lenient.
@@ -23,7 +24,9 @@
 mod conntrack;
 pub mod find;
 mod hubble;
+mod listening;
 mod log;
+mod names;
 mod own;
 mod packets;
 mod recent;
@@ -40,7 +43,9 @@ use bulkhead_control::object::{PodName, Transport};
 use indexmap::IndexMap;
 use indexmap::map::Entry;
 
+pub use listening::Listeners;
 pub use log::{LogError, read};
+pub use names::ResolvedNames;
 pub use packets::from_capture;
 use recent::Recent;
 
@@ -226,13 +231,15 @@ impl Tally {
     }
 }
 
-/// All sessions between two ends at one port for which the source reports the same fate.
+/// All sessions between two ends at one port for which the source reports the same fate and, if requested, the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedFlow {
     /// Ends, protocol and port of the flow.
     pub conversation: Conversation,
     /// Whether the source reports drops of these sessions.
     pub said: Said,
+    /// The server's names, by which its clients knew it. Empty unless requested by [`Observations::by_name`].
+    pub names: ResolvedNames,
     /// Counts and times of its sessions.
     pub tally: Tally,
 }
@@ -244,6 +251,8 @@ struct Sign {
     /// The client's port, which distinguishes sessions between the same ends. `None` if unknown.
     client_port: Option<u16>,
     said: Said,
+    /// The server's names according to this observation.
+    names: ResolvedNames,
     /// Number of sessions that used these ports one after another. Above 1 only for captures.
     sessions: u64,
     answered: bool,
@@ -264,6 +273,7 @@ struct SessionKey {
 #[derive(Clone, Debug)]
 struct Session {
     said: Said,
+    names: ResolvedNames,
     tally: Tally,
     ended: bool,
 }
@@ -272,7 +282,7 @@ struct Session {
 #[derive(Debug)]
 struct Folded {
     /// Counts and times of each flow, in the order in which the flows were found.
-    flows: IndexMap<(Conversation, Said), Tally>,
+    flows: IndexMap<(Conversation, Said, ResolvedNames), Tally>,
     /// Maximum number of flows: [`MAX_FLOWS`], or fewer in tests.
     most: usize,
     /// Number of sessions that were left out because their flow would have been one more than the maximum.
@@ -283,9 +293,9 @@ struct Folded {
 
 impl Folded {
     /// Adds a session to its flow, or counts it as left out.
-    fn add(&mut self, conversation: Conversation, Session { said, tally, .. }: Session) {
+    fn add(&mut self, conversation: Conversation, Session { said, names, tally, .. }: Session) {
         let is_full = self.flows.len() >= self.most;
-        match self.flows.entry((conversation, said)) {
+        match self.flows.entry((conversation, said, names)) {
             Entry::Vacant(_) if is_full => {
                 self.left_out += tally.sessions;
                 self.left_out_at.get_or_insert(tally.place);
@@ -305,6 +315,8 @@ impl Folded {
 pub struct Observations {
     /// Whether lines that cannot be read, and flows beyond the maximum, are counted instead of being errors.
     lenient: bool,
+    /// Whether flows are distinguished by the server's names.
+    by_name: bool,
     /// The sessions that were seen last.
     sessions: Recent<SessionKey, Session>,
     folded: Folded,
@@ -323,20 +335,27 @@ impl Observations {
     pub fn new(lenient: bool) -> Self {
         let folded = Folded { flows: IndexMap::new(), most: MAX_FLOWS, left_out: 0, left_out_at: None };
         let (unread, remarks) = Default::default();
-        Self { lenient, sessions: Recent::default(), folded, idle: 0, unread, remarks, read: 0 }
+        Self { lenient, by_name: false, sessions: Recent::default(), folded, idle: 0, unread, remarks, read: 0 }
+    }
+
+    /// Distinguishes flows by the server's names that the clients had resolved.
+    #[must_use]
+    pub fn by_name(self) -> Self {
+        Self { by_name: true, ..self }
     }
 
     /// Adds an observation to its session. Folds sessions that have not been seen for long.
     fn add(&mut self, file: &Arc<str>, sign: Sign) {
-        let Sign { conversation, client_port, said, sessions, answered, ends, counts, times, line } = sign;
+        let Sign { conversation, client_port, said, names, sessions, answered, ends, counts, times, line } = sign;
         let key = SessionKey { conversation: conversation.checked(), client_port };
         let new = || Session {
             said: Said::default(),
+            names: ResolvedNames::default(),
             tally: Tally::at(Place { file: file.clone(), line }),
             // So that the first observation counts it.
             ended: true,
         };
-        let (folded, idle) = (&mut self.folded, &mut self.idle);
+        let (folded, idle, by_name) = (&mut self.folded, &mut self.idle, self.by_name);
         let session = self.sessions.value(key, new, |(key, session)| {
             *idle += u64::from(!session.ended);
             folded.add(key.conversation, session);
@@ -354,6 +373,9 @@ impl Observations {
         }
         session.tally.seen(times.0);
         session.tally.seen(times.1);
+        if by_name {
+            session.names.join(&names);
+        }
         // One reported drop marks the whole session.
         if said > session.said {
             session.said = said;
@@ -396,9 +418,9 @@ impl Observations {
         if left_out > 0 {
             self.remark(format!("sessions of flows beyond the first {MAX_FLOWS}, which are left out"), left_out);
         }
-        let flow = |((conversation, said), tally)| ObservedFlow { conversation, said, tally };
+        let flow = |((conversation, said, names), tally)| ObservedFlow { conversation, said, names, tally };
         let mut flows: Vec<ObservedFlow> = std::mem::take(&mut self.folded.flows).into_iter().map(flow).collect();
-        flows.sort_unstable_by(|a, b| (&a.conversation, &a.said).cmp(&(&b.conversation, &b.said)));
+        flows.sort_unstable_by(|a, b| (&a.conversation, &a.said, &a.names).cmp(&(&b.conversation, &b.said, &b.names)));
         Ok(flows)
     }
 }

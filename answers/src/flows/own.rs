@@ -7,7 +7,7 @@ use bulkhead_classifier::protocol;
 use bulkhead_control::object::Transport;
 use serde_json::Value;
 
-use super::{Conversation, Observations, Read1, Said, SeenEnd, Sign};
+use super::{Conversation, Observations, Read1, ResolvedNames, Said, SeenEnd, Sign};
 use crate::dumps::{SessionRow, Sessions};
 
 pub(super) fn read(file: &Arc<str>, value: &Value, line: u64, into: &mut Observations) -> Read1 {
@@ -54,6 +54,7 @@ fn sign(row: &SessionRow, line: u64) -> Result<Sign, String> {
         conversation,
         client_port,
         said: Said { dropped: false, words: format!("allowed by {}", row.origin).into() },
+        names: ResolvedNames::default(),
         sessions: 1,
         // The list does not say whether the server replied. It contains only allowed sessions.
         answered: true,

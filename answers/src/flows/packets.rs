@@ -10,7 +10,7 @@ use bulkhead_dataplane::conversation::{self, Frame, Part};
 use bulkhead_dataplane::io::CaptureReader;
 
 use super::recent::Recent;
-use super::{Conversation, LogError, Missing, Observations, Said, SeenEnd, Sign};
+use super::{Conversation, Listeners, LogError, Missing, Observations, ResolvedNames, Said, SeenEnd, Sign};
 
 /// Both ends with ports, lower one first, and the protocol. Equal for both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +25,8 @@ struct Session {
     /// Whether `low` opened the session. `None` if unknown.
     low_opens: Option<bool>,
     icmp: Option<(u8, u8)>,
+    /// The server's names when the client began the session.
+    names: ResolvedNames,
     sessions: u64,
     is_over: bool,
     answered: bool,
@@ -36,14 +38,20 @@ struct Session {
 }
 
 /// Adds the sessions of a capture. Returns the number of packets. If the start of a TCP connection is missing, `pickup` takes the sender of
-/// the first captured packet as the client; otherwise the client is unknown.
+/// the first captured packet as the client; otherwise the client is unknown. With `listeners`, sessions have the server's names.
 ///
 /// # Errors
 /// [`LogError::Capture`] if the file is damaged, [`LogError::TooMany`] if there are too many flows. Packets before the fault were counted.
-pub fn from_capture<R: Read>(file: &str, read: R, pickup: bool, into: &mut Observations) -> Result<u64, LogError> {
+pub fn from_capture<R: Read>(
+    file: &str,
+    read: R,
+    pickup: bool,
+    listeners: Option<&mut Listeners<'_>>,
+    into: &mut Observations,
+) -> Result<u64, LogError> {
     let mut sessions = Recent::default();
     let mut count = 0;
-    let outcome = collect(file, read, pickup, &mut sessions, &mut count, into);
+    let outcome = collect(file, read, pickup, listeners, (&mut sessions, &mut count), into);
     into.read += count;
     let name: Arc<str> = file.into();
     for (ends, session) in sessions.drain() {
@@ -56,8 +64,8 @@ fn collect<R: Read>(
     file: &str,
     read: R,
     pickup: bool,
-    sessions: &mut Recent<Ends, Session>,
-    count: &mut u64,
+    mut listeners: Option<&mut Listeners<'_>>,
+    (sessions, count): (&mut Recent<Ends, Session>, &mut u64),
     into: &mut Observations,
 ) -> Result<(), LogError> {
     let name: Arc<str> = file.into();
@@ -66,9 +74,13 @@ fn collect<R: Read>(
         *count += 1;
         match conversation::read(packet.link, packet.data, packet.original_len) {
             Ok(Frame::Conversation(flow, part)) => {
+                if let Some(listeners) = listeners.as_deref_mut() {
+                    listeners.hear(&packet, &flow, false);
+                }
                 let new = || Session {
                     low_opens: None,
                     icmp: flow.icmp,
+                    names: ResolvedNames::default(),
                     sessions: 1,
                     is_over: false,
                     answered: false,
@@ -80,14 +92,22 @@ fn collect<R: Read>(
                 };
                 let retire = |(ends, session)| into.add(&name, sign(&ends, &session));
                 let entry = sessions.value(ends(&flow), new, retire);
-                entry.take(&flow, part, pickup);
+                let is_first = entry.take(&flow, part, pickup);
+                if let Some(listeners) = listeners.as_deref().filter(|_| is_first) {
+                    entry.names.join(&listeners.names_of(flow.src, flow.dst, packet.time));
+                }
                 entry.packets += 1;
                 entry.bytes += packet.original_len as u64;
                 entry.first = entry.first.min(packet.time);
                 entry.last = entry.last.max(packet.time);
             }
             // The first fragment has the ports and counts for the session.
-            Ok(Frame::LaterFragment(_)) => into.remark(format!("later fragments in {file}, not counted"), 1),
+            Ok(Frame::LaterFragment(flow)) => {
+                if let Some(listeners) = listeners.as_deref_mut() {
+                    listeners.hear(&packet, &flow, true);
+                }
+                into.remark(format!("later fragments in {file}, not counted"), 1);
+            }
             Ok(Frame::Control) => {}
             Err(reason) => *into.unread.entry(format!("packets of {file}: {}", reason.describe())).or_default() += 1,
         }
@@ -105,7 +125,8 @@ fn ends(flow: &Flow) -> Ends {
 }
 
 impl Session {
-    fn take(&mut self, flow: &Flow, part: Part, pickup: bool) {
+    /// Adds a packet, except to the counts. Returns whether the client begins a session with it, possibly once more.
+    fn take(&mut self, flow: &Flow, part: Part, pickup: bool) -> bool {
         let is_ported = flow.icmp.is_none();
         let from_low = if is_ported { (flow.src, flow.sport) <= (flow.dst, flow.dport) } else { flow.src <= flow.dst };
         match part {
@@ -131,6 +152,7 @@ impl Session {
         }
         self.is_over |= part == Part::Ends;
         self.answered |= self.low_opens == Some(!from_low);
+        part == Part::Opens || (self.packets == 0 && self.low_opens == Some(from_low))
     }
 }
 
@@ -155,6 +177,7 @@ fn sign(ends: &Ends, session: &Session) -> Sign {
         },
         client_port: has_ports.then_some(client.1),
         said: Said::default(),
+        names: session.names.clone(),
         sessions: session.sessions,
         answered: session.answered,
         ends: false,

@@ -15,7 +15,7 @@ fn flows(text: &str) -> Vec<ObservedFlow> {
 }
 
 fn told(flow: &ObservedFlow) -> String {
-    let ObservedFlow { conversation, said, tally } = flow;
+    let ObservedFlow { conversation, said, tally, .. } = flow;
     let missing = conversation.missing.map(|missing| format!(" ({missing})")).unwrap_or_default();
     let service = conversation.service.map(|service| format!(" for {service}")).unwrap_or_default();
     let (from, to, what) = (&conversation.from, &conversation.to, conversation.service_name());
@@ -197,7 +197,7 @@ fn with_lenient_what_cannot_be_read_is_counted_and_the_rest_is_read() {
 fn a_capture_tells_sessions_and_not_who_has_opened_what_began_before_it() {
     let capture = std::fs::File::open("../pcaps/http/in.pcapng").unwrap();
     let mut seen = Observations::new(false);
-    assert_eq!(from_capture("http", capture, false, &mut seen).unwrap(), 210);
+    assert_eq!(from_capture("http", capture, false, None, &mut seen).unwrap(), 210);
     let lines: Vec<String> = seen.flows().unwrap().iter().map(told).collect();
     assert_eq!(
         lines,
@@ -209,7 +209,7 @@ fn a_capture_tells_sessions_and_not_who_has_opened_what_began_before_it() {
     );
     let v6 = std::fs::File::open("../pcaps/ipv6/in.pcapng").unwrap();
     let mut seen = Observations::new(false);
-    from_capture("v6", v6, false, &mut seen).unwrap();
+    from_capture("v6", v6, false, None, &mut seen).unwrap();
     assert!(seen.flows().unwrap().iter().any(|flow| flow.tally.answered > 0));
 }
 
@@ -295,7 +295,7 @@ fn a_capture_of_many_sessions_is_folded_and_one_of_too_many_flows_is_an_error() 
     let sessions = 40_000;
     let mut seen = Observations::new(false);
     let capture = capture_of((0..sessions).map(|port| (1, port + 1)));
-    assert_eq!(from_capture("pcap", &capture[..], false, &mut seen).unwrap(), u64::from(sessions));
+    assert_eq!(from_capture("pcap", &capture[..], false, None, &mut seen).unwrap(), u64::from(sessions));
     let flows = seen.flows().unwrap();
     assert_eq!(flows.iter().map(told).collect::<Vec<_>>(), ["40000 10.1.0.1 -> 10.0.0.2 TCP 80 []"]);
     assert_eq!((flows[0].tally.packets, flows[0].tally.place.line), (Some(40_000), 1));
@@ -304,7 +304,7 @@ fn a_capture_of_many_sessions_is_folded_and_one_of_too_many_flows_is_an_error() 
     seen.folded.most = 1_000;
     let capture = capture_of((0..sessions).map(|address| (address, 9)));
     let error =
-        from_capture("pcap", &capture[..], false, &mut seen).and_then(|_| seen.flows()).unwrap_err().to_string();
+        from_capture("pcap", &capture[..], false, None, &mut seen).and_then(|_| seen.flows()).unwrap_err().to_string();
     assert!(error.starts_with("pcap:1001: more than"), "{error}");
 }
 

@@ -10,7 +10,7 @@ use super::workload::Workloads;
 use crate::fabric::End;
 use crate::flows::find::{Connection, Resolved};
 use crate::flows::verdict::Fate;
-use crate::flows::{ObservedFlow, Tally};
+use crate::flows::{ObservedFlow, ResolvedNames, Tally};
 use crate::translate::Leg;
 
 /// Identifies a contact: client, server, protocol, destination port.
@@ -23,6 +23,8 @@ pub(super) struct Contact {
     pub(super) to: End,
     /// Whether only the client's vswitch judges the contact, because that rewrites the packets.
     pub(super) is_departure: bool,
+    /// The names of the server in the flows behind the contact: one element per flow, empty for a flow without names.
+    pub(super) names: BTreeSet<ResolvedNames>,
 }
 
 /// One end of an edge: a workload, or an address that no policy selects.
@@ -68,7 +70,7 @@ impl Evidence {
                 continue;
             }
             let is_unproven = flow.tally.answered == 0 && flow.said.words.is_empty();
-            if is_unproven && judge.is(&Fate::Deny, &flow.conversation)? {
+            if is_unproven && judge.is(&Fate::Deny, flow)? {
                 evidence.refused += flow.tally.sessions;
                 continue;
             }
@@ -78,7 +80,7 @@ impl Evidence {
                     *evidence.unknown.entry(why).or_default() += flow.tally.sessions;
                 }
                 Resolved::Direct(Connection { from, to, port }) => {
-                    evidence.take(&[Leg::whole(&from, &to, port)], flow, workloads);
+                    evidence.take(&[Leg::whole(&from, &to, port)], flow, &flow.names, workloads);
                 }
                 Resolved::Translated(connection, translation) => match translation.refusal {
                     Some(refusal) => {
@@ -92,7 +94,8 @@ impl Evidence {
                             .into_iter()
                             .chain(translation.routes.into_iter().flat_map(|route| route.legs))
                             .collect();
-                        evidence.take(&legs, flow, workloads);
+                        // Names of a Service's address are not those of its endpoints.
+                        evidence.take(&legs, flow, &ResolvedNames::default(), workloads);
                     }
                 },
             }
@@ -100,13 +103,17 @@ impl Evidence {
         Ok(evidence)
     }
 
-    fn take(&mut self, legs: &[Leg], flow: &ObservedFlow, workloads: &Workloads) {
+    fn take(&mut self, legs: &[Leg], flow: &ObservedFlow, names: &ResolvedNames, workloads: &Workloads) {
         self.flows.push(flow.clone());
         for Leg { from, to, port, is_departure, is_hairpin: _ } in legs {
             let key = (from.address(), to.address(), port.transport, port.port);
-            let contact = || Contact { from: from.clone(), to: to.clone(), is_departure: *is_departure };
+            let contact = || {
+                let names = BTreeSet::new();
+                Contact { from: from.clone(), to: to.clone(), is_departure: *is_departure, names }
+            };
             let known = self.contacts.entry(key).or_insert_with(contact);
             known.is_departure &= is_departure;
+            known.names.insert(names.clone());
             let ends = (edge_end(from, workloads), edge_end(to, workloads));
             if let EdgeEnd::Workload(at) = ends.0 {
                 self.clients.insert(at);

@@ -4,9 +4,9 @@
 
 use bulkhead_control::reachability::{Protocol, Reachability};
 
-use crate::flows::Conversation;
 use crate::flows::find::{Connection, Resolved};
 use crate::flows::verdict::{Fate, FlowVerdict, Judge};
+use crate::flows::{Conversation, ObservedFlow, ResolvedNames};
 use crate::translate::{Leg, Source, Translation};
 
 /// Judges flows in one state.
@@ -26,11 +26,15 @@ impl<'a> Rules<'a> {
         self.packets.resolve(conversation)
     }
 
-    /// Whether the verdict on a flow is `fate`.
-    pub(super) fn is(&mut self, fate: &Fate, conversation: &Conversation) -> anyhow::Result<bool> {
+    /// Whether the verdict on a flow is `fate`. Rules that name domains match the flow by its names.
+    pub(super) fn is(
+        &mut self,
+        fate: &Fate,
+        ObservedFlow { conversation, names, .. }: &ObservedFlow,
+    ) -> anyhow::Result<bool> {
         let is_allowed = match self.packets.resolve(conversation)? {
             Resolved::Unknown(_) => None,
-            Resolved::Direct(Connection { from, to, port }) => self.allows(&Leg::whole(&from, &to, port)),
+            Resolved::Direct(Connection { from, to, port }) => self.allows(&Leg::whole(&from, &to, port), names),
             Resolved::Translated(_, translation) => self.allows_all(&translation).filter(|&is_allowed| is_allowed),
         };
         match is_allowed {
@@ -40,7 +44,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Returns the verdict on a flow, with its reason.
+    /// Returns the verdict on a flow, with its reason. Rules that name domains match no packet.
     pub(super) fn verdict(&mut self, conversation: &Conversation) -> anyhow::Result<FlowVerdict> {
         self.packets.judge(conversation)
     }
@@ -53,15 +57,17 @@ impl<'a> Rules<'a> {
             translation.routes.iter().all(|route| route.source != Source::Missing && route.to.node().is_some());
         (is_plain && is_routed).then_some(())?;
         let legs = translation.before.iter().chain(translation.routes.iter().flat_map(|route| &route.legs));
-        legs.map(|leg| self.allows(leg)).try_fold(true, |all, is_allowed| Some(all && is_allowed?))
+        // The names of a Service's address are not those of its endpoints.
+        let none = ResolvedNames::default();
+        legs.map(|leg| self.allows(leg, &none)).try_fold(true, |all, is_allowed| Some(all && is_allowed?))
     }
 
     /// Whether policy allows a leg. `None` if rules do not tell.
-    fn allows(&self, leg: &Leg) -> Option<bool> {
+    fn allows(&self, leg: &Leg, names: &ResolvedNames) -> Option<bool> {
         if leg.is_hairpin || leg.from.is_same(&leg.to) {
             return None;
         }
-        let verdicts = self.reachability.between(leg.from.address(), leg.to.address())?;
+        let verdicts = self.reachability.between_by_name(leg.from.address(), leg.to.address(), names.set())?;
         let verdict = verdicts.at(Protocol::from(leg.port.transport), leg.port.port);
         // Only the client's vswitch judges a connection that it rewrites.
         Some(if leg.is_departure { verdict.egress.allowed } else { verdict.allowed() })

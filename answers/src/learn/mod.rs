@@ -7,6 +7,9 @@
 //!                                                                              |  read again, applied to the state
 //!  the same flows judged <--proof-- state + learned --surplus--> connections that they allow but no flow used
 //! ```
+//! **Names.** A session counts with the domain names that its client had resolved to the server when it began: those of the DNS answers in
+//! the capture ([`Listeners`]) or of the log. Rules that name domains match it by these.
+//!
 //! **Invariant.** The printed text is the proven text: it is parsed again like any file. A direction of a workload without observed traffic
 //! gets no policy, which would isolate it.
 
@@ -32,6 +35,7 @@ use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::reachability::Reachability;
 use bulkhead_control::service::Settings;
 use bulkhead_control::source::{Strictness, load_text, nearest_word};
+use bulkhead_dataplane::ServerNameCheck;
 
 use self::evidence::Evidence;
 use self::judge::Rules;
@@ -42,7 +46,7 @@ use self::workload::{Workload, Workloads};
 use crate::args;
 use crate::args::{Learn, Learned};
 use crate::flows::verdict::Judge;
-use crate::flows::{Observations, ObservedFlow};
+use crate::flows::{Listeners, Observations, ObservedFlow};
 use crate::output;
 use crate::progress;
 use crate::replay::logged;
@@ -65,8 +69,11 @@ pub fn run(args: &Learn) -> anyhow::Result<ExitCode> {
     let (mut pipeline, services) = run::load_with_services(&input, None, true)?;
     // The result must hold once all policies are enforced.
     run::enforce_all(&mut pipeline, "learn")?;
-    let mut seen = Observations::new(args.state.lenient);
-    logged::read(behind.iter().chain(&args.captures), &args.flows, args.tcp_pickup, &mut seen)?;
+    let mut seen = Observations::new(args.state.lenient).by_name();
+    let names = args.dns.settings(ServerNameCheck::Off);
+    let mut listeners = Listeners::new(&pipeline, &services, &settings, &names);
+    let captures = behind.iter().chain(&args.captures);
+    logged::read(captures, &args.flows, (args.tcp_pickup, Some(&mut listeners)), &mut seen)?;
     let flows = logged::flows_of(&mut seen)?;
     let namespaces = namespaces(&args.namespaces, pipeline.cache())?;
     let wanted = Wanted { direction: args.direction, namespaces, slack: args.slack };

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::object::{NAMESPACE_NAME_LABEL, Transport};
@@ -10,6 +11,10 @@ use bulkhead_control::selector::{Condition, Selector};
 use ipnet::IpNet;
 
 use super::workload::{Workload, Workloads};
+use crate::output::some_of;
+
+/// Maximum number of names in a comment.
+const MAX_NAMES: usize = 3;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum PortName {
@@ -39,6 +44,20 @@ pub(super) struct LearnedPolicy {
     /// Name of the NetworkPolicy object.
     pub name: String,
     pub rules: BTreeMap<&'static str, Vec<Rule>>,
+    /// The domain names that the pods had resolved to the destinations of egress rules.
+    pub names: BTreeMap<IpAddr, BTreeSet<Arc<str>>>,
+}
+
+impl LearnedPolicy {
+    /// Returns a comment with the names that the pods had resolved to addresses in the block. Empty if there are none.
+    fn comment(&self, block: &IpNet) -> String {
+        let within = self.names.range(block.network()..=block.broadcast());
+        let names: BTreeSet<&str> = within.flat_map(|(_, names)| names).map(|name| &**name).collect();
+        if names.is_empty() {
+            return String::new();
+        }
+        format!(" # asked by the pod: {}", some_of(&names.into_iter().collect::<Vec<_>>(), MAX_NAMES))
+    }
 }
 
 pub(super) fn yaml(policies: &[LearnedPolicy], workloads: &Workloads) -> String {
@@ -76,15 +95,23 @@ fn write(policy: &LearnedPolicy, workloads: &Workloads, out: &mut String) {
         line!(out, "  {}:", direction.name());
         for rule in rules {
             line!(out, "    - {peers}:");
-            rule.peers.iter().for_each(|of| peer(out, of, workload, workloads));
+            for of in &rule.peers {
+                let comment = |block: &IpNet| match direction {
+                    Direction::Ingress => String::new(),
+                    Direction::Egress => policy.comment(block),
+                };
+                peer(out, of, comment, (workload, workloads));
+            }
             ports(out, &rule.ports);
         }
     }
 }
 
-fn peer(out: &mut String, peer: &Peer, own: &Workload, workloads: &Workloads) {
+fn peer(out: &mut String, peer: &Peer, comment: impl Fn(&IpNet) -> String, (own, workloads): (&Workload, &Workloads)) {
     match peer {
-        Peer::Block(block) => line!(out, "        - ipBlock:\n            cidr: {}", word(&block.to_string())),
+        Peer::Block(block) => {
+            line!(out, "        - ipBlock:\n            cidr: {}{}", word(&block.to_string()), comment(block));
+        }
         Peer::Workload(at) => {
             let workload = &workloads.all[*at];
             if workload.namespace == own.namespace {

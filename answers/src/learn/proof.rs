@@ -28,7 +28,7 @@ impl Proof {
     pub(super) fn of(evidence: &Evidence, judge: &mut Rules<'_>) -> anyhow::Result<Self> {
         let mut proof = Self::default();
         for flow in &evidence.flows {
-            if judge.is(&Fate::Allow, &flow.conversation)? {
+            if judge.is(&Fate::Allow, flow)? {
                 proof.allowed += flow.tally.sessions;
                 continue;
             }

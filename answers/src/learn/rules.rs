@@ -8,7 +8,7 @@ use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{Pod, PolicyName, Tier, Transport};
 use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::reachability::{Decision, Protocol, Reachability};
+use bulkhead_control::reachability::{Decision, Protocol, Reachability, Verdict};
 use ipnet::IpNet;
 
 use super::Wanted;
@@ -16,12 +16,21 @@ use super::evidence::{Contact, EdgeEnd, Evidence, edge_end};
 use super::policy::{LearnedPolicy, Peer, PortName, PortNames, Rule};
 use super::workload::{Workload, Workloads};
 use crate::args::Learned;
+use crate::flows::ResolvedNames;
 
 /// DNS port. Resolvers use UDP, and TCP for long answers (RFC 7766).
 const DNS: u16 = 53;
 
 /// Maximum number of blocks of a rule to try to merge: the search is quadratic.
 const MAX_JOINED: usize = 256;
+
+/// What a workload needs.
+#[derive(Default)]
+struct Needs {
+    wants: BTreeMap<&'static str, Wants>,
+    /// The domain names that its pods had resolved to its destinations.
+    names: BTreeMap<IpAddr, BTreeSet<Arc<str>>>,
+}
 
 /// Protocols and ports that a workload needs in one direction, by peer.
 type Wants = BTreeMap<EdgeEnd, BTreeSet<(Transport, u16)>>;
@@ -34,35 +43,42 @@ pub(super) fn learned(
     workloads: &Workloads,
     wanted: &Wanted,
 ) -> Vec<LearnedPolicy> {
-    let mut sides: BTreeMap<usize, BTreeMap<&'static str, Wants>> = BTreeMap::new();
+    let mut sides: BTreeMap<usize, Needs> = BTreeMap::new();
     for (&(from, to, transport, port), contact) in &evidence.contacts {
         // A pod and its own node can always talk, so this must not isolate the pod.
         if before.is_own_node(from, to) {
             continue;
         }
-        let Some(verdicts) = before.between(from, to) else { continue };
-        let verdict = verdicts.at(Protocol::from(transport), port);
+        let verdicts = contact.names.iter().filter_map(|names| before.between_by_name(from, to, names.set()));
+        let verdicts: Vec<Verdict> = verdicts.map(|all| *all.at(Protocol::from(transport), port)).collect();
         for direction in [Direction::Ingress, Direction::Egress] {
-            let (subject, peer, decision) = match direction {
-                Direction::Ingress => (&contact.to, &contact.from, verdict.ingress),
-                Direction::Egress => (&contact.from, &contact.to, verdict.egress),
+            type Deciding = fn(&Verdict) -> Decision;
+            let (subject, peer, decision): (_, _, Deciding) = match direction {
+                Direction::Ingress => (&contact.to, &contact.from, |verdict| verdict.ingress),
+                Direction::Egress => (&contact.from, &contact.to, |verdict| verdict.egress),
             };
             let EdgeEnd::Workload(subject) = edge_end(subject, workloads) else { continue };
             if wanted.covers(&workloads.all[subject])
                 && is_asked(direction, wanted.direction, contact)
-                && is_missing(pipeline, decision)
+                && verdicts.iter().any(|verdict| is_missing(pipeline, decision(verdict)))
             {
-                let wants = sides.entry(subject).or_default().entry(direction.name()).or_default();
+                let side = sides.entry(subject).or_default();
+                let wants = side.wants.entry(direction.name()).or_default();
                 wants.entry(edge_end(peer, workloads)).or_default().insert((transport, port));
+                if direction == Direction::Egress {
+                    let names = contact.names.iter().flat_map(ResolvedNames::set).cloned();
+                    side.names.entry(to).or_default().extend(names);
+                }
             }
         }
     }
     let mut slack = wanted.slack;
-    let policy = |(workload, directions): (usize, BTreeMap<&'static str, Wants>)| {
-        let rules = directions.into_iter().map(|(direction, wants)| {
+    let policy = |(workload, Needs { wants, names }): (usize, Needs)| {
+        let rules = wants.into_iter().map(|(direction, wants)| {
             (direction, rules(direction == Direction::Ingress.name(), workload, wants, workloads, &mut slack))
         });
-        LearnedPolicy { workload, rules: rules.collect(), name: free_name(pipeline.cache(), &workloads.all[workload]) }
+        let rules = rules.collect();
+        LearnedPolicy { workload, rules, names, name: free_name(pipeline.cache(), &workloads.all[workload]) }
     };
     sides.into_iter().map(policy).collect()
 }

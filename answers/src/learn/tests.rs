@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+mod by_name;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -147,7 +149,7 @@ fn lesson(cluster: &Cluster, slack: u64) -> Lesson {
 }
 
 fn lesson_for(cluster: &Cluster, slack: u64, namespaces: &[&str]) -> Lesson {
-    let mut seen = Observations::new(false);
+    let mut seen = Observations::new(false).by_name();
     crate::flows::read("log", cluster.log.as_bytes(), &mut seen).unwrap();
     let namespaces = namespaces.iter().map(|&name| name.into()).collect();
     let wanted = Wanted { direction: Learned::Both, namespaces, slack };
@@ -364,7 +366,7 @@ fn judged_alike(pipeline: &Pipeline, services: &[Object], log: &str) -> Vec<Fate
     let judged = seen.flows().unwrap().into_iter().map(|flow| {
         let fate = packets.judge(&flow.conversation).unwrap().fate;
         for asked in [Fate::Allow, Fate::Deny] {
-            assert_eq!(rules.is(&asked, &flow.conversation).unwrap(), asked == fate, "{flow:?} is {fate:?}");
+            assert_eq!(rules.is(&asked, &flow).unwrap(), asked == fate, "{flow:?} is {fate:?}");
         }
         fate
     });

@@ -120,7 +120,7 @@ pub(super) fn read(args: &Lint, judges: &Judges<'_>, counters: ReadCounters<'_>)
         }
         let mut seen = Observations::new(args.state.lenient);
         if captures.contains(path) {
-            logged::read_capture(path, args.tcp_pickup, &mut seen)?;
+            logged::read_capture(path, (args.tcp_pickup, None), &mut seen)?;
         } else {
             let name = path.display().to_string();
             let mut reader = replay::open(path, "source of hits").context(

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{FILE_BUFFER, open, rfc3339};
 use crate::args::{Format, Replay};
 use crate::flows::verdict::{Fate, FlowVerdict, Judge};
-use crate::flows::{self, Observations, ObservedFlow, SeenEnd};
+use crate::flows::{self, Listeners, Observations, ObservedFlow, SeenEnd};
 use crate::output::{self, Columns};
 use crate::progress::{self, Unit};
 use crate::run::{self, Attribution, Input};
@@ -28,7 +28,7 @@ pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
     let settings = input.service_settings(args.settings.as_deref())?;
     let (pipeline, services) = run::load_with_services(&input, None, true)?;
     let mut seen = Observations::new(args.state.lenient);
-    read([], &args.flows, false, &mut seen)?;
+    read([], &args.flows, (false, None), &mut seen)?;
     let flows = flows_of(&mut seen)?;
     let mut judge = Judge::new(&pipeline, services, settings, args.state.strictness());
     let mut out = BufWriter::with_capacity(FILE_BUFFER, output::stdout());
@@ -66,18 +66,18 @@ pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads captures, then flow logs. `-` is standard input. `pickup` is as for [`read_capture`].
+/// Reads captures, then flow logs. `-` is standard input. `how` is as for [`read_capture`].
 ///
 /// # Errors
 /// [`LogError`](flows::LogError) if one of them cannot be opened or read. Those before it were read.
 pub fn read<'a>(
     captures: impl IntoIterator<Item = &'a PathBuf>,
     logs: &[PathBuf],
-    pickup: bool,
+    (pickup, mut listeners): How<'_, '_>,
     into: &mut Observations,
 ) -> anyhow::Result<()> {
     for path in captures {
-        read_capture(path, pickup, into)?;
+        read_capture(path, (pickup, listeners.as_deref_mut()), into)?;
     }
     for path in logs {
         flows::read(&path.display().to_string(), open(path, "flow log")?, into)?;
@@ -85,14 +85,17 @@ pub fn read<'a>(
     Ok(())
 }
 
-/// Reads the sessions of a capture. If the start of a TCP connection is missing, `pickup` takes the sender of its first packet as the
-/// client.
+/// How captures are read: whether the sender of the first packet of a TCP connection is taken as its client if the start is missing, and
+/// what learns the names of servers from DNS.
+pub type How<'a, 'b> = (bool, Option<&'a mut Listeners<'b>>);
+
+/// Reads the sessions of a capture.
 ///
 /// # Errors
 /// If it cannot be opened or is damaged.
-pub fn read_capture(path: &Path, pickup: bool, into: &mut Observations) -> anyhow::Result<()> {
+pub fn read_capture(path: &Path, (pickup, listeners): How<'_, '_>, into: &mut Observations) -> anyhow::Result<()> {
     let reader = open(path, "capture")?;
-    flows::from_capture(&path.display().to_string(), reader, pickup, into)?;
+    flows::from_capture(&path.display().to_string(), reader, pickup, listeners, into)?;
     Ok(())
 }
 
@@ -152,7 +155,7 @@ struct EndLine<'a> {
 
 fn line<'a>(at: usize, flow: &'a ObservedFlow, verdict: &'a FlowVerdict) -> Line<'a> {
     let end = |end: &'a SeenEnd| EndLine { address: end.address, pod: end.pod.as_ref() };
-    let ObservedFlow { conversation, said, tally } = flow;
+    let ObservedFlow { conversation, said, tally, .. } = flow;
     Line {
         flow: at,
         from: end(&conversation.from),
@@ -178,7 +181,7 @@ fn line<'a>(at: usize, flow: &'a ObservedFlow, verdict: &'a FlowVerdict) -> Line
 }
 
 fn row(flow: &ObservedFlow, verdict: &FlowVerdict) -> [String; 7] {
-    let ObservedFlow { conversation, said, tally } = flow;
+    let ObservedFlow { conversation, said, tally, .. } = flow;
     let to = match &verdict.service {
         Some(service) => format!("{service} ({})", conversation.to),
         None => conversation.to.to_string(),

@@ -48,6 +48,12 @@ impl NameSettings {
         grace.ok_or("write a number with its unit, up to 24h: 30s")
     }
 
+    /// Returns a snapshot's part about names with these trusted servers and these holders of its ports.
+    pub fn of_ports(&self, servers: AddressSet, holders: Vec<Option<Holder>>) -> Names {
+        let grace = u64::try_from(self.grace.as_nanos()).unwrap_or(u64::MAX);
+        Names::new(servers, grace, holders).checking_server_names(self.server_names)
+    }
+
     /// Parses what happens to connections whose client names another server.
     ///
     /// # Errors
@@ -100,7 +106,6 @@ pub fn names(
     let is_named = |port: &PortConfig| port.named_table.is_some() || port.named_audit.is_some();
     let holders: Vec<Option<Holder>> =
         ports.iter().enumerate().map(|(at, port)| is_named(port).then(|| holder(at, port))).collect();
-    let grace = u64::try_from(settings.grace.as_nanos()).unwrap_or(u64::MAX);
     let is_any = holders.iter().any(Option::is_some);
-    is_any.then(|| Arc::new(Names::new(servers, grace, holders).checking_server_names(settings.server_names)))
+    is_any.then(|| Arc::new(settings.of_ports(servers, holders)))
 }

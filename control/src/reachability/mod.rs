@@ -30,7 +30,7 @@ mod partition;
 pub mod removal;
 mod side;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -263,12 +263,17 @@ impl Reachability {
 
     /// Returns what the rules of `class` decide about an address of the pod's own node. `node` is the class of that address.
     pub fn own_node_side(&self, class: ClassId, direction: Direction, node: ClassId) -> Side {
+        self.side_by(class, direction, node, |peers| *peers == Peers::OwnNode)
+    }
+
+    /// Returns the side of `class` about `peer` if its rules with sets of addresses match as usual, and others if `is_match` returns true.
+    fn side_by(&self, class: ClassId, direction: Direction, peer: ClassId, is_match: impl Fn(&Peers) -> bool) -> Side {
         let Some(list) = self.class(class).list(direction) else { return Side::open() };
         let list = &self.lists[list.0 as usize];
         Side::of_rules(list.list.rules.iter().filter(|rule| match &rule.peers {
-            Peers::Any | Peers::OwnNode => true,
-            Peers::Names(_) => false,
-            Peers::Sets(sets) => sets.iter().any(|&set| self.is_in(node, set)),
+            Peers::Any => true,
+            Peers::Sets(sets) => sets.iter().any(|&set| self.is_in(peer, set)),
+            other => is_match(other),
         }))
     }
 
@@ -292,6 +297,25 @@ impl Reachability {
     pub fn between(&self, from: IpAddr, to: IpAddr) -> Option<Verdicts> {
         let is_askable = from != to && from.is_ipv4() == to.is_ipv4();
         is_askable.then(|| self.verdicts(self.class_at(from), self.class_at(to), self.is_own_node(from, to)))
+    }
+
+    /// Does the same as [`Self::between`] for a pod that has resolved these names to `to`. Names are in lower case without a final dot.
+    pub fn between_by_name(&self, from: IpAddr, to: IpAddr, names: &BTreeSet<Arc<str>>) -> Option<Verdicts> {
+        let verdicts = self.between(from, to)?;
+        let (client, server, own_node) = (self.class_at(from), self.class_at(to), self.is_own_node(from, to));
+        let list = self.class(client).list(Direction::Egress).map(|list| &self.lists[list.0 as usize].list);
+        if names.is_empty() || !list.is_some_and(|list| list.has_names()) {
+            return Some(verdicts);
+        }
+        let egress = self.side_by(client, Direction::Egress, server, |peers| match peers {
+            Peers::Names(set) => set.patterns().iter().any(|of| names.iter().any(|name| of.matches(name))),
+            other => own_node && *other == Peers::OwnNode,
+        });
+        let ingress = match own_node {
+            true => self.own_node_side(server, Direction::Ingress, client),
+            false => self.sides[self.side_number(server, Direction::Ingress, client) as usize].clone(),
+        };
+        Some(Verdicts::of(&egress, &ingress))
     }
 }
 

@@ -65,6 +65,8 @@ pub struct Names {
     /// The holder of each port, by port id. `None` for ports without rules that name domains.
     holders: Vec<Option<Holder>>,
     server_names: ServerNameCheck,
+    /// Whether the holders learn the addresses of all names. Otherwise they learn those of the names that their rules name.
+    learns_all: bool,
 }
 
 /// What happens to connections that were allowed by name and whose client names a server that the policy does not allow.
@@ -111,7 +113,18 @@ impl Names {
     /// Creates the part of a snapshot. `holders` has one element per port id: `None` for ports without rules that name domains. `grace` is
     /// the time in nanoseconds for which an address stays valid after its TTL, because clients may cache answers longer.
     pub const fn new(servers: AddressSet, grace: u64, holders: Vec<Option<Holder>>) -> Self {
-        Self { servers, grace, holders, server_names: ServerNameCheck::Off }
+        Self { servers, grace, holders, server_names: ServerNameCheck::Off, learns_all: false }
+    }
+
+    /// Makes the holders learn the addresses of all names, also of those that no rule names.
+    #[must_use]
+    pub fn learning_all(self) -> Self {
+        Self { learns_all: true, ..self }
+    }
+
+    /// Returns whether the holders learn the addresses of all names.
+    pub(crate) const fn learns_all(&self) -> bool {
+        self.learns_all
     }
 
     /// Sets whether the server names of connections that were allowed by name are compared with the policy.

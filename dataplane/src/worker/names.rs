@@ -159,7 +159,8 @@ impl Learning {
 
 impl Reader {
     /// Reads a message of a conversation of the pod behind `port`: opens the question of a query, and stores the addresses of an answer.
-    /// `is_named` returns whether a rule of the pod names a name. Nothing is learned about other names. `now` is in nanoseconds since 1970.
+    /// `is_named` returns whether the pod learns the addresses of a name, usually because one of its rules names it. `now` is in nanoseconds
+    /// since 1970.
     ///
     /// # Errors
     /// If the message cannot be parsed. Its question stays open.
@@ -284,7 +285,7 @@ impl Worker {
         let pod = if part.is_query { Some(burst.in_port(at)) } else { burst.judged[at].verdict.out_port() };
         let Some(port) = pod.and_then(|pod| snapshot.port(pod)) else { return };
         let tables = [port.named_table, port.named_audit].map(|table| table.and_then(|table| snapshot.table(table)));
-        let is_named = |name: &str| tables.iter().flatten().any(|table| table.names(name));
+        let is_named = |name: &str| names.learns_all() || tables.iter().flatten().any(|table| table.names(name));
         let Learning { streams, datagrams, reader, .. } = &mut self.learning;
         let reassembled;
         let payload = match burst.piece(at) {

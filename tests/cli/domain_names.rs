@@ -135,6 +135,25 @@ fn replay_trusts_the_dns_servers_that_are_given() {
     );
 }
 
+#[test]
+fn replay_forwards_by_learned_names_what_learn_has_seen() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/pcaps/names/");
+    let capture = format!("{folder}in.pcap");
+    let state = std::fs::read_to_string(format!("{folder}state.yaml")).unwrap();
+    let open = &state[..state.find("---\napiVersion: policy").unwrap()];
+    let open = scratch("domain-names-unlearned.yaml", open);
+    let learned = stdout(&bulkhead(&["learn", "--state", &open, &capture]), 0);
+    assert!(learned.contains("- www.models.example.org\n"), "{learned}");
+    let learned = scratch("domain-names-learned.yaml", &learned);
+    let told = stdout(&bulkhead(&["replay", "--state", &open, &learned, "--node", "node-1", &capture]), 0);
+    assert!(told.contains("42 forwarded, 0 dropped") && told.contains("by the name www.models.example.org"), "{told}");
+    // Who does not ask the cluster's DNS has no names.
+    let elsewhere =
+        scratch("domain-names-elsewhere.yaml", &std::fs::read_to_string(&open).unwrap().replace("kube-system", "x"));
+    let learn = |more: &[&str]| stdout(&bulkhead(&[&["learn", "--state", &elsewhere, &capture], more].concat()), 0);
+    assert!(!learn(&[]).contains("domainNames") && learn(&["--dns-server", "10.244.1.2"]).contains("domainNames"));
+}
+
 /// Returns the capture with a client's HTTP request after the handshake of the connection from this port.
 fn with_request(capture: &[u8], sport: u16) -> Vec<u8> {
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\n\r\n";

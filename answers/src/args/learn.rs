@@ -10,8 +10,9 @@ use super::{Dns, State};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  bulkhead learn --state pcaps/http pcaps/http/in.pcapng\n  \
     hubble observe --last 100000 -o json | bulkhead learn --state . --flows - > learned.yaml\n\n\
-    Writes the NetworkPolicies that the state lacks to standard output, for `kubectl apply`. Writes the proof to standard error: whether\n\
-    they allow all observed traffic, what unobserved traffic they allow, and how mature the evidence is.\n\n\
+    Writes the NetworkPolicies that the state lacks to standard output, for `kubectl apply`, and ClusterNetworkPolicies for outside\n\
+    destinations that all pods of a workload have reached by domain name. Writes the proof to standard error: whether they allow all\n\
+    observed traffic, what unobserved traffic they allow, and how mature the evidence is.\n\n\
     A workload stays open in a direction without observed traffic; the proof lists these. Flows that were logged as dropped are not\n\
     learned, nor are unanswered flows that the state's policies deny.\n\n\
     Exit code 0 if all observed traffic that policies can match is allowed, 1 otherwise.")]

@@ -31,6 +31,14 @@ impl ResolvedNames {
         self.0.extend(new);
     }
 
+    /// Returns these names.
+    #[cfg(test)]
+    pub(crate) fn of(texts: &[&str]) -> Self {
+        let mut names = Self::default();
+        texts.iter().for_each(|text| names.add(text));
+        names
+    }
+
     /// Returns the names.
     pub const fn set(&self) -> &BTreeSet<Arc<str>> {
         &self.0

@@ -34,6 +34,9 @@ pub(super) enum EdgeEnd {
     Address(IpAddr),
 }
 
+/// Protocols and ports that a workload needs in one direction, by peer.
+pub(super) type Wants = BTreeMap<EdgeEnd, BTreeSet<(Transport, u16)>>;
+
 /// The evidence to learn from: contacts, and what was observed about them.
 pub(super) struct Evidence {
     pub(super) contacts: BTreeMap<ContactKey, Contact>,

@@ -1,4 +1,4 @@
-//! `bulkhead learn`: generates NetworkPolicies that allow observed traffic, and proves it.
+//! `bulkhead learn`: generates NetworkPolicies, and ClusterNetworkPolicies for domain names, that allow observed traffic, and proves it.
 //!
 //! ```text
 //!  captures, flow logs --flows--> observed flows --evidence--> contacts: address, address, protocol, port
@@ -8,13 +8,15 @@
 //!  the same flows judged <--proof-- state + learned --surplus--> connections that they allow but no flow used
 //! ```
 //! **Names.** A session counts with the domain names that its client had resolved to the server when it began: those of the DNS answers in
-//! the capture ([`Listeners`]) or of the log. Rules that name domains match it by these.
+//! the capture ([`Listeners`]) or of the log. Rules that name domains match it by these, and learned rules name domains if that suffices
+//! ([`names`]).
 //!
 //! **Invariant.** The printed text is the proven text: it is parsed again like any file. A direction of a workload without observed traffic
 //! gets no policy, which would isolate it.
 
 mod evidence;
 mod judge;
+mod names;
 mod policy;
 mod proof;
 mod rules;
@@ -52,7 +54,7 @@ use crate::progress;
 use crate::replay::logged;
 use crate::run::{self, Input};
 
-/// Prints the NetworkPolicies that allow the traffic in captures and flow logs.
+/// Prints the policies that allow the traffic in captures and flow logs.
 ///
 /// # Errors
 /// If the state or a source cannot be read, or a policy cannot be proven.

@@ -13,6 +13,9 @@ use ipnet::IpNet;
 use super::workload::{Workload, Workloads};
 use crate::output::some_of;
 
+/// Maximum number of rules of a ClusterNetworkPolicy, of peers and protocols of a rule, and of names of a peer. Source: the API of v1alpha2.
+pub(super) const MAX_LISTED: usize = 25;
+
 /// Maximum number of names in a comment.
 const MAX_NAMES: usize = 3;
 
@@ -46,6 +49,40 @@ pub(super) struct LearnedPolicy {
     pub rules: BTreeMap<&'static str, Vec<Rule>>,
     /// The domain names that the pods had resolved to the destinations of egress rules.
     pub names: BTreeMap<IpAddr, BTreeSet<Arc<str>>>,
+    /// `None` if no rule names domains.
+    pub by_name: Option<ByName>,
+}
+
+/// A ClusterNetworkPolicy for the same pods whose rules name domains, which NetworkPolicies cannot.
+#[derive(Clone, Debug)]
+pub(super) struct ByName {
+    pub name: String,
+    /// The place in the tier Admin.
+    pub priority: u16,
+    pub rules: Vec<NameRule>,
+}
+
+/// An egress rule that names domains.
+#[derive(Clone, Debug)]
+pub(super) struct NameRule {
+    pub names: BTreeSet<Arc<str>>,
+    pub ports: BTreeSet<(Transport, u16)>,
+}
+
+impl NameRule {
+    /// Whether the rule has no more names and ranges of ports than a policy may have.
+    pub(super) fn fits(&self) -> bool {
+        self.names.len() <= MAX_LISTED * MAX_LISTED && self.protocols().len() <= MAX_LISTED
+    }
+
+    /// Returns the ranges of ports: protocol, first and last number.
+    fn protocols(&self) -> Vec<(Transport, u16, u16)> {
+        let of = |transport: Transport| {
+            let numbers = self.ports.iter().filter(move |(of, _)| *of == transport).map(|(_, number)| *number);
+            runs(numbers).into_iter().map(move |(first, last)| (transport, first, last))
+        };
+        Transport::ALL.into_iter().flat_map(of).collect()
+    }
 }
 
 impl LearnedPolicy {
@@ -67,6 +104,10 @@ pub(super) fn yaml(policies: &[LearnedPolicy], workloads: &Workloads) -> String 
             text.push_str("---\n");
         }
         write(policy, workloads, &mut text);
+        if let Some(by_name) = &policy.by_name {
+            text.push_str("---\n");
+            write_by_name(by_name, &workloads.all[policy.workload], &mut text);
+        }
     }
     text
 }
@@ -92,6 +133,10 @@ fn write(policy: &LearnedPolicy, workloads: &Workloads, out: &mut String) {
     }
     for (direction, peers) in [(Direction::Ingress, "from"), (Direction::Egress, "to")] {
         let Some(rules) = policy.rules.get(direction.name()) else { continue };
+        if rules.is_empty() {
+            line!(out, "  {}: []", direction.name());
+            continue;
+        }
         line!(out, "  {}:", direction.name());
         for rule in rules {
             line!(out, "    - {peers}:");
@@ -117,11 +162,17 @@ fn peer(out: &mut String, peer: &Peer, comment: impl Fn(&IpNet) -> String, (own,
             if workload.namespace == own.namespace {
                 return selector(out, "        - ", "podSelector", &workload.selector);
             }
-            line!(out, "        - namespaceSelector:\n            matchLabels:");
-            line!(out, "              {NAMESPACE_NAME_LABEL}: {}", word(&workload.namespace));
-            selector(out, "          ", "podSelector", &workload.selector);
+            selectors(out, "        - ", workload);
         }
     }
+}
+
+/// Writes a selector of the workload's namespace, then one of its pods. `first` is the indentation of the first line.
+fn selectors(out: &mut String, first: &str, workload: &Workload) {
+    let pad = " ".repeat(first.len());
+    line!(out, "{first}namespaceSelector:\n{pad}  matchLabels:");
+    line!(out, "{pad}    {NAMESPACE_NAME_LABEL}: {}", word(&workload.namespace));
+    selector(out, &pad, "podSelector", &workload.selector);
 }
 
 fn selector(out: &mut String, indent: &str, field: &str, selector: &Selector) {
@@ -160,22 +211,57 @@ fn selector(out: &mut String, indent: &str, field: &str, selector: &Selector) {
 
 fn ports(out: &mut String, ports: &PortNames) {
     line!(out, "      ports:");
-    let mut ports = ports.iter().peekable();
-    while let Some((transport, port)) = ports.next() {
-        match port {
-            PortName::Name(name) => line!(out, "        - protocol: {transport}\n          port: {}", word(name)),
-            PortName::Number(first) => {
-                let mut last = *first;
-                let follows = |last: u16, (other, port): &(Transport, PortName)| {
-                    other == transport && last.checked_add(1).is_some_and(|next| *port == PortName::Number(next))
-                };
-                while ports.next_if(|next| follows(last, next)).is_some() {
-                    last += 1;
-                }
-                line!(out, "        - protocol: {transport}\n          port: {first}");
-                if last > *first {
-                    line!(out, "          endPort: {last}");
-                }
+    for transport in Transport::ALL {
+        let own = || ports.iter().filter(move |(of, _)| *of == transport).map(|(_, port)| port);
+        let numbers = own().filter_map(|port| if let PortName::Number(number) = port { Some(*number) } else { None });
+        for (first, last) in runs(numbers) {
+            line!(out, "        - protocol: {transport}\n          port: {first}");
+            if last > first {
+                line!(out, "          endPort: {last}");
+            }
+        }
+        for port in own() {
+            if let PortName::Name(name) = port {
+                line!(out, "        - protocol: {transport}\n          port: {}", word(name));
+            }
+        }
+    }
+}
+
+/// Returns ascending numbers as ranges.
+fn runs(numbers: impl Iterator<Item = u16>) -> Vec<(u16, u16)> {
+    let mut runs: Vec<(u16, u16)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    runs
+}
+
+/// Writes a ClusterNetworkPolicy for the pods of a workload.
+fn write_by_name(policy: &ByName, workload: &Workload, out: &mut String) {
+    let ByName { name, priority, rules } = policy;
+    line!(out, "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata:");
+    line!(out, "  name: {}\nspec:\n  tier: Admin\n  priority: {priority}\n  subject:\n    pods:", word(name));
+    selectors(out, "      ", workload);
+    line!(out, "  egress:");
+    for rule in rules {
+        line!(out, "    - action: Accept\n      to:");
+        for (at, name) in rule.names.iter().enumerate() {
+            if at % MAX_LISTED == 0 {
+                line!(out, "        - domainNames:");
+            }
+            line!(out, "            - {}", word(name));
+        }
+        line!(out, "      protocols:");
+        for (transport, first, last) in rule.protocols() {
+            line!(out, "        - {}:\n            destinationPort:", transport.name().to_ascii_lowercase());
+            if first == last {
+                line!(out, "              number: {first}");
+            } else {
+                line!(out, "              range:\n                start: {first}\n                end: {last}");
             }
         }
     }

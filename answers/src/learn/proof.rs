@@ -63,7 +63,7 @@ impl Lesson {
     /// Writes which seen sessions the learned policies allow, what they allow beyond, and how complete the evidence is.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let sessions = self.evidence.sessions();
-        match self.policies.len() {
+        match self.policies.iter().map(|policy| 1 + usize::from(policy.by_name.is_some())).sum() {
             0 => writeln!(out, "learned: nothing is missing beside the policies of the state")?,
             count => writeln!(out, "learned: {count} policies from {sessions} sessions")?,
         }

@@ -12,8 +12,9 @@ use bulkhead_control::reachability::{Decision, Protocol, Reachability, Verdict};
 use ipnet::IpNet;
 
 use super::Wanted;
-use super::evidence::{Contact, EdgeEnd, Evidence, edge_end};
-use super::policy::{LearnedPolicy, Peer, PortName, PortNames, Rule};
+use super::evidence::{Contact, EdgeEnd, Evidence, Wants, edge_end};
+use super::names::{self, Outside};
+use super::policy::{ByName, LearnedPolicy, Peer, PortName, PortNames, Rule};
 use super::workload::{Workload, Workloads};
 use crate::args::Learned;
 use crate::flows::ResolvedNames;
@@ -26,14 +27,13 @@ const MAX_JOINED: usize = 256;
 
 /// What a workload needs.
 #[derive(Default)]
-struct Needs {
+struct Needs<'a> {
     wants: BTreeMap<&'static str, Wants>,
     /// The domain names that its pods had resolved to its destinations.
     names: BTreeMap<IpAddr, BTreeSet<Arc<str>>>,
+    /// Its connections to the outside.
+    outside: Vec<Outside<'a>>,
 }
-
-/// Protocols and ports that a workload needs in one direction, by peer.
-type Wants = BTreeMap<EdgeEnd, BTreeSet<(Transport, u16)>>;
 
 /// Returns the policies that the contacts still need.
 pub(super) fn learned(
@@ -43,7 +43,7 @@ pub(super) fn learned(
     workloads: &Workloads,
     wanted: &Wanted,
 ) -> Vec<LearnedPolicy> {
-    let mut sides: BTreeMap<usize, Needs> = BTreeMap::new();
+    let mut sides: BTreeMap<usize, Needs<'_>> = BTreeMap::new();
     for (&(from, to, transport, port), contact) in &evidence.contacts {
         // A pod and its own node can always talk, so this must not isolate the pod.
         if before.is_own_node(from, to) {
@@ -68,17 +68,29 @@ pub(super) fn learned(
                 if direction == Direction::Egress {
                     let names = contact.names.iter().flat_map(ResolvedNames::set).cloned();
                     side.names.entry(to).or_default().extend(names);
+                    side.outside.extend(Outside::of(contact, (transport, port)));
                 }
             }
         }
     }
-    let mut slack = wanted.slack;
-    let policy = |(workload, Needs { wants, names }): (usize, Needs)| {
+    let (cache, mut slack, mut taken) = (pipeline.cache(), wanted.slack, BTreeSet::new());
+    let by_name = names::priority(cache).zip(pipeline.mirror());
+    let policy = |(at, Needs { mut wants, names, outside }): (usize, Needs<'_>)| {
+        let workload = &workloads.all[at];
+        let egress = wants.get_mut(Direction::Egress.name());
+        let by_name = by_name.zip(egress).and_then(|((priority, mirror), wants)| {
+            let rules = names::take(workload, &outside, mirror, wants);
+            (!rules.is_empty()).then(|| ByName {
+                name: free_cluster_name(cache, workload, &mut taken),
+                priority,
+                rules,
+            })
+        });
         let rules = wants.into_iter().map(|(direction, wants)| {
-            (direction, rules(direction == Direction::Ingress.name(), workload, wants, workloads, &mut slack))
+            (direction, rules(direction == Direction::Ingress.name(), at, wants, workloads, &mut slack))
         });
         let rules = rules.collect();
-        LearnedPolicy { workload, rules, names, name: free_name(pipeline.cache(), &workloads.all[workload]) }
+        LearnedPolicy { workload: at, rules, names, by_name, name: free_name(cache, workload) }
     };
     sides.into_iter().map(policy).collect()
 }
@@ -103,11 +115,24 @@ fn is_missing(pipeline: &Pipeline, decision: Decision) -> bool {
 }
 
 fn free_name(cache: &Cache, workload: &Workload) -> String {
-    let stem = format!("learned-{}", workload.name);
-    let is_free =
-        |name: &String| !cache.policies().contains_key(&PolicyName::new(workload.namespace.clone(), name.as_str()));
+    free(format!("learned-{}", workload.name), |name| {
+        !cache.policies().contains_key(&PolicyName::new(workload.namespace.clone(), name))
+    })
+}
+
+/// Returns a name for a cluster policy that neither the state nor `taken` has, and adds it to `taken`.
+fn free_cluster_name(cache: &Cache, workload: &Workload, taken: &mut BTreeSet<String>) -> String {
+    let known: BTreeSet<&str> = cache.cluster_policies().keys().map(|of| &*of.name).collect();
+    let stem = format!("learned-{}-{}", workload.namespace, workload.name);
+    let name = free(stem, |name| !known.contains(name) && !taken.contains(name));
+    taken.insert(name.clone());
+    name
+}
+
+/// Returns the stem, or the stem with the first number from 2 on, that is free.
+fn free(stem: String, is_free: impl Fn(&str) -> bool) -> String {
     let mut names = std::iter::once(stem.clone()).chain((2u32..).map(|n| format!("{stem}-{n}")));
-    names.find(is_free).unwrap_or(stem)
+    names.find(|name| is_free(name)).unwrap_or(stem)
 }
 
 fn rules(is_ingress: bool, subject: usize, mut wants: Wants, workloads: &Workloads, slack: &mut u64) -> Vec<Rule> {

@@ -72,16 +72,114 @@ fn what_a_rule_allows_by_name_is_neither_denied_nor_learned() {
     assert_eq!(lesson.proof.denied.values().sum::<u64>(), 2, "{:?}", lesson.proof.denied);
 }
 
+/// The state without the rule that denies everything else, and with other names.
+fn open() -> String {
+    state().replace("action: Deny", "action: Pass").replace("example.com\n", "example.net\n")
+}
+
+/// Returns the state without its cluster policy.
+fn without_policy() -> String {
+    let state = state();
+    state[..state.find("---\napiVersion: policy").unwrap()].to_owned()
+}
+
 #[test]
-fn blocks_have_the_names_that_the_pods_had_resolved_as_comments() {
-    let open = state().replace("action: Deny", "action: Pass").replace("example.com\n", "example.net\n");
-    let lesson = of_flows(&open, &captured(&open, &NameSettings::default()));
+fn names_that_all_pods_have_resolved_become_rules_of_a_cluster_policy() {
+    let (state, mut flows) = (without_policy(), captured(&without_policy(), &NameSettings::default()));
+    flows.retain(|flow| flow.conversation.port != Some(80));
+    let lesson = of_flows(&state, &flows);
+    // The SYNs before the answer and to the impostor's address are sessions, too: their addresses stay.
+    assert!(lesson.proof.holds(), "{:?}", lesson.proof.denied);
+    let expected = "\
+kind: ClusterNetworkPolicy
+metadata:
+  name: learned-default-agent
+spec:
+  tier: Admin
+  priority: 900
+  subject:
+    pods:
+      namespaceSelector:
+        matchLabels:
+          kubernetes.io/metadata.name: default
+      podSelector:
+        matchLabels:
+          app: agent
+  egress:
+    - action: Accept
+      to:
+        - domainNames:
+            - www.models.example.org
+      protocols:
+        - tcp:
+            destinationPort:
+              number: 443
+";
+    assert!(lesson.yaml.contains(expected), "{}", lesson.yaml);
+    for block in ["192.0.2.10/32\" # asked by the pod: api.example.com\n", "192.0.2.200/32\"\n"] {
+        assert!(lesson.yaml.contains(block), "{}", lesson.yaml);
+    }
+    assert!(!lesson.yaml.contains("192.0.2.11"), "{}", lesson.yaml);
+}
+
+#[test]
+fn a_policy_whose_destinations_are_all_named_still_isolates_the_egress() {
+    let (state, mut flows) = (without_policy(), captured(&without_policy(), &NameSettings::default()));
+    flows.retain(|flow| !flow.names.set().is_empty() && flow.conversation.port == Some(443));
+    let lesson = of_flows(&state, &flows);
     assert!(
-        lesson.proof.holds() && lesson.yaml.contains("cidr: \"192.0.2.10/32\" # asked by the pod: api.example.com\n"),
+        lesson.proof.holds() && lesson.yaml.contains("  policyTypes:\n    - Egress\n  egress: []\n"),
         "{}",
         lesson.yaml
     );
-    assert!(!lesson.yaml.contains("192.0.2.11"), "allowed by name: {}", lesson.yaml);
+    assert_eq!(lesson.yaml.matches("kind:").count(), 2, "{}", lesson.yaml);
+    let names = ["            - api.example.com\n            - www.models.example.org\n", "name: learned-agent\n"];
+    assert!(names.iter().all(|text| lesson.yaml.contains(text)), "{}", lesson.yaml);
+}
+
+#[test]
+fn long_lists_of_names_are_split_and_too_long_ones_are_addresses() {
+    let flow = |host: u8, names: std::ops::Range<u32>| {
+        let names: Vec<String> = names.map(|at| format!("n{at}.example.com")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut flow = captured(&without_policy(), &NameSettings::default()).pop().unwrap();
+        flow.conversation.from = crate::flows::SeenEnd::at([10, 244, 1, 3].into());
+        flow.conversation.to = crate::flows::SeenEnd::at([192, 0, 2, host].into());
+        flow.names = crate::flows::ResolvedNames::of(&names);
+        flow
+    };
+    let lesson = of_flows(&without_policy(), &[flow(1, 0..30), flow(2, 20..35)]);
+    assert!(lesson.proof.holds(), "{}", lesson.yaml);
+    assert_eq!((lesson.yaml.matches("- domainNames:").count(), lesson.yaml.matches(".example.com").count()), (2, 35));
+    let many: Vec<ObservedFlow> =
+        (0..21).map(|host| flow(host, 30 * u32::from(host)..30 * u32::from(host) + 30)).collect();
+    let lesson = of_flows(&without_policy(), &many);
+    assert!(lesson.proof.holds() && !lesson.yaml.contains("domainNames"), "{}", lesson.yaml);
+}
+
+#[test]
+fn names_stay_comments_where_the_cluster_policy_would_not_decide() {
+    let all = |state: &str| {
+        let mut flows = captured(state, &NameSettings::default());
+        flows.retain(|flow| !flow.names.set().is_empty());
+        of_flows(state, &flows)
+    };
+    // The rest of the tier is passed, or there is no place after the other policies.
+    let last = without_policy()
+        + "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {name: last}\n\
+         spec: {tier: Admin, priority: 1000, subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: [203.0.113.0/24]}]}]}\n";
+    // A second pod of the workload has resolved nothing.
+    let two = without_policy()
+        + "---\napiVersion: v1\nkind: Pod\nmetadata: {name: other, namespace: default, labels: {app: agent}}\n\
+         spec: {nodeName: node-1, containers: []}\nstatus: {phase: Running, podIPs: [{ip: 10.244.1.5}]}\n";
+    for state in [open(), last, two] {
+        let lesson = all(&state);
+        assert!(lesson.proof.holds() && !lesson.yaml.contains("domainNames"), "{}", lesson.yaml);
+        let comment = "cidr: \"192.0.2.10/32\" # asked by the pod: api.example.com\n";
+        assert!(lesson.yaml.contains(comment), "{}", lesson.yaml);
+    }
+    let lesson = all(&open());
+    assert!(!lesson.yaml.contains("192.0.2.11"), "allowed by name already: {}", lesson.yaml);
 }
 
 #[test]
@@ -199,4 +297,95 @@ fn rules_judge_by_name_as_the_vswitch_does() {
     }
     let count = |key| counts.get(&key).copied().unwrap_or_default();
     assert!(count((false, false)) > 50 && count((false, true)) > 50 && count((true, true)) > 50, "{counts:?}");
+}
+
+/// Cluster policies that a random state may have: none, rules that decide before learned ones, that pass, and that leave no place.
+const OTHERS: [&str; 4] = [
+    "",
+    "{tier: Admin, priority: 950, subject: {namespaces: {}}, egress: [{action: Accept, to: [{domainNames: [n0.example.com]}]}]}",
+    "{tier: Admin, priority: 7, subject: {namespaces: {}}, egress: [{action: Pass, to: [{networks: [192.0.2.0/31]}]}]}",
+    "{tier: Admin, priority: 1000, subject: {namespaces: {}}, egress: [{action: Pass, to: [{networks: [203.0.113.0/24]}]}]}",
+];
+
+/// Returns a random state and its flows, of which those to the outside have random names.
+fn named_cluster(seed: u64) -> (String, Vec<ObservedFlow>) {
+    let Cluster { mut state, log } = cluster(seed);
+    let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1);
+    let other = random.one(&OTHERS);
+    if !other.is_empty() {
+        let _ = writeln!(
+            state,
+            "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: other}}\nspec: {other}"
+        );
+    }
+    let mut seen = Observations::new(false);
+    crate::flows::read("log", log.as_bytes(), &mut seen).unwrap();
+    // Some clusters use names for everything.
+    let always = random.below(2) == 0;
+    let mut flows = Vec::new();
+    for mut flow in seen.flows().unwrap() {
+        let to = flow.conversation.to.address.unwrap();
+        let host = match to {
+            IpAddr::V4(to) => to.octets()[3],
+            IpAddr::V6(to) => to.octets()[15],
+        };
+        if random.below(6) == 0 && !always {
+            flows.push(flow.clone());
+        }
+        if always || random.below(4) > 0 {
+            flow.names = crate::flows::ResolvedNames::of(&[&format!("n{}.example.com", host % 3)]);
+        }
+        flows.push(flow);
+    }
+    (state, flows)
+}
+
+/// Whether the vswitch of the client's node forwards a flow's first packet, if the client has resolved its names. `None` if the client is no
+/// pod.
+fn is_forwarded(pipeline: &Pipeline, flow: &ObservedFlow) -> Option<bool> {
+    let (from, to) = (flow.conversation.from.address?, flow.conversation.to.address?);
+    let End::Pod { node, .. } = End::at(pipeline.cache(), from) else { return None };
+    let compiled = pipeline.compiled_node(&node)?;
+    let snapshot = run::snapshot_with(&compiled.tables, None, &[]).unwrap();
+    let settings = NameSettings::default();
+    let names =
+        run::names(bulkhead_classifier::AddressSet::default(), &settings, snapshot.ports(), |_, _: &PortConfig| {
+            Holder(0)
+        });
+    let snapshot = snapshot.with_names(names);
+    let learned = Arc::new(bulkhead_dataplane::Learned::new());
+    for name in flow.names.set() {
+        learned.learn(Holder(0), name, to, 1, u64::MAX).unwrap();
+    }
+    let port = PortProtocol { port: flow.conversation.port?, transport: flow.conversation.transport()? };
+    let packet = fabric::probe(from, to, port).request().unwrap();
+    let outcome = fabric::Judge::with_names(&learned, 2).judge(&snapshot, snapshot.owner(from)?, &packet);
+    Some(outcome.verdict.drop_reason().is_none())
+}
+
+#[test]
+fn the_vswitch_forwards_all_seen_sessions_with_the_learned_policies() {
+    let mut reached: BTreeMap<&str, u32> = BTreeMap::new();
+    for seed in 0..200 {
+        let (state, flows) = named_cluster(seed);
+        let lesson = of_flows(&state, &flows);
+        assert!(lesson.proof.holds(), "seed {seed}: {:?}\n{state}\n{}", lesson.proof.denied, lesson.yaml);
+        let after = compiled(&format!("{state}---\n{}", lesson.yaml));
+        for flow in &lesson.evidence.flows {
+            if let Some(is_forwarded) = is_forwarded(&after, flow) {
+                assert!(is_forwarded, "seed {seed}: {flow:?}\n{state}\n{}", lesson.yaml);
+                *reached.entry("forwarded").or_default() += 1;
+            }
+        }
+        for (what, text) in [
+            ("names", "domainNames"),
+            ("nothing else", "egress: []"),
+            ("comment", "# asked by the pod"),
+            ("before others", "priority: 900"),
+            ("after others", "priority: 951"),
+        ] {
+            *reached.entry(what).or_default() += u32::from(lesson.yaml.contains(text));
+        }
+    }
+    assert!(reached.values().all(|&count| count > 4), "{reached:?}");
 }

@@ -15,9 +15,9 @@ use bulkhead_control::object::{PodName, Tier, Transport};
 use bulkhead_control::origin::Direction;
 use bulkhead_control::renderer::mirror::Mirror;
 
-use super::evidence::{Contact, EdgeEnd, Wants};
-use super::policy::{MAX_LISTED, NameRule};
-use super::workload::Workload;
+use super::evidence::{Contact, EdgeEnd, Evidence, Wants};
+use super::policy::{LearnedPolicy, MAX_LISTED, NameRule};
+use super::workload::{Workload, Workloads};
 use crate::fabric::End;
 use crate::flows::ResolvedNames;
 
@@ -128,4 +128,43 @@ fn resolved_by_all(workload: &Workload, outside: &[Outside<'_>]) -> BTreeSet<Arc
     let pods = || workload.pods.iter().filter(|pod| !pod.addresses.is_empty());
     let is_of_all = |of: &BTreeSet<&PodName>| pods().all(|pod| of.contains(&pod.name));
     pods_of.into_iter().filter(|(_, of)| is_of_all(of)).map(|(name, _)| name.clone()).collect()
+}
+
+/// What the names in a learned policy allow beyond the traffic seen.
+#[derive(Debug)]
+pub(super) struct NameExcess {
+    /// Printed name of the workload.
+    pub(super) title: String,
+    /// Number of names, each of which allows all addresses that the pods will resolve it to.
+    pub(super) names: usize,
+    /// Number of pods of the workload.
+    pub(super) pods: usize,
+    /// Names with a protocol and port, and the number of pods that had no session to it by this name.
+    pub(super) unused: BTreeMap<(Arc<str>, Service), usize>,
+}
+
+impl NameExcess {
+    /// Returns one element per policy that names domains.
+    pub(super) fn of(policies: &[LearnedPolicy], workloads: &Workloads, evidence: &Evidence) -> Vec<Self> {
+        let mut used: BTreeSet<(&PodName, &Arc<str>, Service)> = BTreeSet::new();
+        for (&(.., transport, port), contact) in &evidence.contacts {
+            if let Some(Outside { pod, service, names, .. }) = Outside::of(contact, (transport, port)) {
+                used.extend(names.iter().flat_map(ResolvedNames::set).map(|name| (pod, name, service)));
+            }
+        }
+        let of = |policy: &LearnedPolicy| {
+            let (workload, rules) = (&workloads.all[policy.workload], &policy.by_name.as_ref()?.rules);
+            let pods = || workload.pods.iter().filter(|pod| !pod.addresses.is_empty());
+            let allowed = rules.iter().flat_map(|NameRule { names, ports }| {
+                names.iter().flat_map(move |name| ports.iter().map(move |&service| (name, service)))
+            });
+            let unused = allowed.filter_map(|(name, service)| {
+                let count = pods().filter(|pod| !used.contains(&(&pod.name, name, service))).count();
+                (count > 0).then(|| ((name.clone(), service), count))
+            });
+            let names: BTreeSet<&Arc<str>> = rules.iter().flat_map(|rule| &rule.names).collect();
+            Some(Self { title: workload.title(), names: names.len(), pods: pods().count(), unused: unused.collect() })
+        };
+        policies.iter().filter_map(of).collect()
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_control::object::Transport;
@@ -9,6 +10,7 @@ use bulkhead_control::object::Transport;
 use super::Lesson;
 use super::evidence::{EdgeEnd, Evidence};
 use super::judge::Rules;
+use super::names::NameExcess;
 use crate::flows::verdict::Fate;
 use crate::output::{printable, some_of};
 use crate::replay::rfc3339;
@@ -103,7 +105,7 @@ impl Lesson {
             let total = rows.entry(key).or_default();
             *total = total.saturating_add(excess.pairs());
         }
-        if rows.is_empty() {
+        if rows.is_empty() && self.surplus.names.is_empty() {
             return writeln!(out, "surplus: none, they allow nothing that was not seen");
         }
         writeln!(out, "surplus: allowed, and not seen")?;
@@ -115,7 +117,16 @@ impl Lesson {
             let pairs = if pairs == 1 { "1 pair".to_owned() } else { format!("{pairs} pairs") };
             format!("{from} -> {to} {transport} {}: {pairs} of addresses", ports.join(","))
         };
-        list(out, &rows.into_iter().map(line).collect::<Vec<_>>())
+        let mut lines: Vec<String> = rows.into_iter().map(line).collect();
+        for NameExcess { title, names, pods, unused } in &self.surplus.names {
+            let names = if *names == 1 { "1 name".to_owned() } else { format!("{names} names") };
+            lines.push(format!("{title} -> {names}: all addresses that the pods will resolve"));
+            let line = |((name, (transport, port)), count): (&(Arc<str>, (Transport, u16)), &usize)| {
+                format!("{title} -> {name} {transport} {port}: {count} of {pods} pods")
+            };
+            lines.extend(unused.iter().map(line));
+        }
+        list(out, &lines)
     }
 
     fn write_maturity(&self, out: &mut impl Write) -> io::Result<()> {

@@ -17,6 +17,7 @@ use bulkhead_control::origin::Direction;
 use bulkhead_control::reachability::{ClassId, Holder, Protocol, Reachability};
 
 use super::evidence::Evidence;
+use super::names::NameExcess;
 use super::policy::{LearnedPolicy, Peer, PortName, Rule};
 use super::workload::Workloads;
 
@@ -57,6 +58,8 @@ fn addresses((first, last): Range) -> u128 {
 #[derive(Debug, Default)]
 pub(super) struct Surplus {
     pub(super) excess: Vec<Excess>,
+    /// What the names in the policies allow.
+    pub(super) names: Vec<NameExcess>,
 }
 
 impl Surplus {
@@ -88,7 +91,7 @@ impl Surplus {
             search.ask((from, to), &services, seen.get(&(from, to)).unwrap_or(&none), &mut excess);
         }
         excess.sort_unstable();
-        Self { excess }
+        Self { excess, names: NameExcess::of(policies, workloads, evidence) }
     }
 }
 

@@ -158,6 +158,32 @@ fn long_lists_of_names_are_split_and_too_long_ones_are_addresses() {
 }
 
 #[test]
+fn the_surplus_has_the_names_that_pods_did_not_use_at_a_port() {
+    let state = without_policy()
+        + "---\napiVersion: v1\nkind: Pod\nmetadata: {name: other, namespace: default, labels: {app: agent}}\n\
+         spec: {nodeName: node-1, containers: []}\nstatus: {phase: Running, podIPs: [{ip: 10.244.1.5}]}\n";
+    let sample = captured(&state, &NameSettings::default()).pop().unwrap();
+    let flow = |pod: u8, port: u16| {
+        let mut flow = sample.clone();
+        flow.conversation.from = crate::flows::SeenEnd::at([10, 244, 1, pod].into());
+        flow.conversation.to = crate::flows::SeenEnd::at([192, 0, 2, 1].into());
+        flow.conversation.port = Some(port);
+        flow.names = crate::flows::ResolvedNames::of(&["a.example.com"]);
+        flow
+    };
+    let told = |flows: &[ObservedFlow]| {
+        let mut told = Vec::new();
+        of_flows(&state, flows).write(&mut told).unwrap();
+        String::from_utf8(told).unwrap()
+    };
+    let all = "surplus: allowed, and not seen\n  default/agent -> 1 name: all addresses that the pods will resolve\n";
+    let both = told(&[flow(3, 443), flow(5, 443)]);
+    assert!(both.contains(&format!("{all}evidence")), "{both}");
+    let one = told(&[flow(3, 443), flow(5, 80), flow(5, 443)]);
+    assert!(one.contains(&format!("{all}  default/agent -> a.example.com TCP 80: 1 of 2 pods\nevidence")), "{one}");
+}
+
+#[test]
 fn names_stay_comments_where_the_cluster_policy_would_not_decide() {
     let all = |state: &str| {
         let mut flows = captured(state, &NameSettings::default());

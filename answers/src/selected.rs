@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::bail;
+use bulkhead_classifier::protocol;
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{
     ClusterPolicy, Enforcement, IpBlock, Labels, NamespaceScope, Peer, Pod, PodPeer, Policy, PolicyPort, PolicyRule,
@@ -53,7 +54,7 @@ struct Side {
 struct Selecting {
     policy: String,
     /// Tier of the policy: `Admin`, `NetworkPolicy` or `Baseline`.
-    tier: &'static str,
+    tier: String,
     /// The policy's pod selector as text.
     selects: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -164,10 +165,7 @@ fn side(pipeline: &Pipeline, places: &Places<'_>, pod: &Pod, direction: Directio
         return side;
     }
     let mut around: Vec<&ClusterPolicy> = cache.cluster_policies().values().map(|policy| &**policy).collect();
-    around.retain(|policy| {
-        let is_inside = cache.scope_covers(&policy.subject.namespaces, &pod.name.namespace);
-        is_inside && policy.subject.pods.matches(&pod.labels)
-    });
+    around.retain(|policy| cache.is_selected(&policy.subject, pod));
     around.sort_by(|one, other| one.rank.cmp(&other.rank));
     let is_audited = |policy: AuditedPolicy| pipeline.enforcement_of(&policy) == Some(Enforcement::Audit);
     let of_tier = |tier| around.iter().filter(move |policy| policy.rank.tier == tier);
@@ -196,7 +194,7 @@ fn own(places: &Places<'_>, policy: &Policy, pod: &Pod, direction: Direction) ->
     let rule = |(at, rule): (usize, &PolicyRule)| told(at, "Accept", rule, line(at), direction, Some(pod));
     Some(Selecting {
         policy: policy.name.to_string(),
-        tier: "NetworkPolicy",
+        tier: Tier::NetworkPolicy.name().to_owned(),
         selects: pods(&policy.subject),
         at: policy.position.as_ref().map(place),
         fault: policy.fault.as_ref().map(ToString::to_string),
@@ -218,7 +216,7 @@ fn cluster(places: &Places<'_>, policy: &ClusterPolicy, direction: Direction) ->
         .collect();
     (!rules.is_empty()).then(|| Selecting {
         policy: policy.rank.name.to_string(),
-        tier: policy.rank.tier.name(),
+        tier: policy.rank.tier.name().to_owned(),
         selects: pods_in(&policy.subject),
         at: policy.position.as_ref().map(place),
         fault: policy.fault.as_ref().map(ToString::to_string),
@@ -266,7 +264,11 @@ fn pods(selector: &Selector) -> String {
 
 /// Describes the pods that a peer matches, by label and namespace, as text.
 fn pods_in(peer: &PodPeer) -> String {
-    let pods = pods(&peer.pods);
+    let mut pods = pods(&peer.pods);
+    if let Some(filter) = &peer.filter {
+        // Writing to a string cannot fail.
+        let _ = write!(pods, " where {filter}");
+    }
     match &peer.namespaces {
         NamespaceScope::Own(namespace) => format!("{pods} of namespace {namespace}"),
         NamespaceScope::Selected(selector) if selector.requirements().is_empty() => {
@@ -290,6 +292,18 @@ fn peer(peer: &Peer) -> String {
         Peer::Nodes(selector) if selector.requirements().is_empty() => "every node".to_owned(),
         Peer::Nodes(selector) => format!("nodes {selector}"),
         Peer::Names(names) => names.join(" "),
+        Peer::OwnNode => "its own node".to_owned(),
+        Peer::Region(region) => {
+            let list = |peers: &[Peer]| peers.iter().map(self::peer).collect::<Vec<_>>().join(" or ");
+            let mut text = match &*region.all {
+                [] => "anyone".to_owned(),
+                all => all.iter().map(|union| format!("({})", list(union))).collect::<Vec<_>>().join(" and "),
+            };
+            if !region.none.is_empty() {
+                let _ = write!(text, " but not ({})", list(&region.none));
+            }
+            text
+        }
     }
 }
 
@@ -299,6 +313,7 @@ fn port(port: &PolicyPort, target: Option<&Pod>) -> String {
         PolicyPort::All(transport) => format!("every port/{transport}"),
         PolicyPort::Range { transport, first, last } if first == last => format!("{first}/{transport}"),
         PolicyPort::Range { transport, first, last } => format!("{first}-{last}/{transport}"),
+        PolicyPort::Numbers { protocols, first, last } => numbers(*protocols, (*first, *last)),
         PolicyPort::Named { transport, name } => match target {
             None => format!("{name}/{transport}"),
             Some(pod) => {
@@ -309,6 +324,19 @@ fn port(port: &PolicyPort, target: Option<&Pod>) -> String {
                 }
             }
         },
+    }
+}
+
+/// Describes protocols and ports by their numbers.
+fn numbers((low, high): (u8, u8), (first, last): (u16, u16)) -> String {
+    let protocols = if low == high { format!("protocol {low}") } else { format!("protocols {low}-{high}") };
+    let is_icmp = low == high && matches!(low, protocol::ICMP | protocol::ICMPV6);
+    match (first, last) {
+        (0, u16::MAX) => protocols,
+        _ if is_icmp && first == last => format!("{protocols}, type {}, code {}", first >> 8, first & 0xff),
+        _ if is_icmp && first >> 8 == last >> 8 => format!("{protocols}, type {}", first >> 8),
+        _ if first == last => format!("{first}/{protocols}"),
+        _ => format!("{first}-{last}/{protocols}"),
     }
 }
 

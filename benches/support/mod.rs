@@ -102,6 +102,7 @@ pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
         mac: None,
         host_network: false,
         finished: false,
+        service_account: None,
         uid: None,
         lifetime: Lifetime::default(),
         ports: vec![ContainerPort { name: "http".into(), transport: Transport::Tcp, port: 8080 }],
@@ -114,11 +115,15 @@ pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
 pub(crate) fn policy(shape: Shape, at: u32, random: &mut Random) -> Policy {
     let namespace = namespace_name(at % shape.namespaces);
     let in_namespace = |app: u32| {
-        Peer::Pods(PodPeer { namespaces: NamespaceScope::Own(namespace.clone()), pods: one("app", &format!("a{app}")) })
+        Peer::Pods(PodPeer {
+            namespaces: NamespaceScope::Own(namespace.clone()),
+            pods: one("app", &format!("a{app}")),
+            filter: None,
+        })
     };
     let in_team = |app: u32, team: u32| {
         let namespaces = NamespaceScope::Selected(one("team", &format!("t{team}")));
-        Peer::Pods(PodPeer { namespaces, pods: one("app", &format!("a{app}")) })
+        Peer::Pods(PodPeer { namespaces, pods: one("app", &format!("a{app}")), filter: None })
     };
     let tcp = |port| PolicyPort::Range { transport: Transport::Tcp, first: port, last: port };
     let web = PolicyPort::Named { transport: Transport::Tcp, name: "http".into() };
@@ -162,7 +167,7 @@ pub(crate) const HTTP: u16 = 8_080;
 pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Object; 2] {
     let all = || {
         let namespaces = NamespaceScope::Selected(Selector::everything());
-        Peer::Pods(PodPeer { namespaces, pods: Selector::everything() })
+        Peer::Pods(PodPeer { namespaces, pods: Selector::everything(), filter: None })
     };
     let tcp = |port| PolicyPort::Range { transport: Transport::Tcp, first: port, last: port };
     let http = PolicyPort::Named { transport: Transport::Tcp, name: "http".into() };
@@ -193,13 +198,13 @@ pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Objec
 /// Returns policy number `at`, which selects a pod of the first node. It allows traffic from and to the pods of team 0.
 pub(crate) fn naming_team(at: u32, shape: Shape) -> Object {
     let namespaces = NamespaceScope::Selected(one("team", "t0"));
-    named_both_ways("team", at, shape, &PodPeer { namespaces, pods: Selector::everything() })
+    named_both_ways("team", at, shape, &PodPeer { namespaces, pods: Selector::everything(), filter: None })
 }
 
 /// Returns policy number `at`, which selects a pod of the first node. It allows traffic from and to all pods.
 pub(crate) fn naming_all(at: u32, shape: Shape) -> Object {
     let namespaces = NamespaceScope::Selected(Selector::everything());
-    named_both_ways("everybody", at, shape, &PodPeer { namespaces, pods: Selector::everything() })
+    named_both_ways("everybody", at, shape, &PodPeer { namespaces, pods: Selector::everything(), filter: None })
 }
 
 fn named_both_ways(name: &str, at: u32, shape: Shape, peer: &PodPeer) -> Object {
@@ -238,7 +243,7 @@ pub(crate) fn local_shape(pods: u32, broad_policies: u32) -> (Vec<Object>, Pod) 
     objects.extend((25..35).map(|at| Object::from(named(at, 1, 1, "client"))));
     objects.extend((35..pods).map(|at| Object::from(named(at, 2 + at / 250, 2 + at % 1_000, "other"))));
     let namespaces = NamespaceScope::Selected(one("team", "t1"));
-    let peer = Peer::Pods(PodPeer { namespaces, pods: one("app", "client") });
+    let peer = Peer::Pods(PodPeer { namespaces, pods: one("app", "client"), filter: None });
     let web = PolicyPort::Named { transport: Transport::Tcp, name: "http".into() };
     objects.push(Object::from(Policy {
         name: ObjectName::new(namespace_name(0), "servers"),

@@ -97,7 +97,7 @@ impl Cache {
             }
             Event::Apply(Object::ClusterPolicy(policy)) => {
                 let name = policy.rank.name.clone();
-                self.set_cluster_policy(name, Some(Arc::new(policy)))
+                self.set_cluster_policy(name, Some(policy))
             }
             Event::DeleteNamespace(name) => self.set_namespace(name, None),
             Event::DeletePod(name) => self.set_pod(&name, None),
@@ -285,6 +285,14 @@ impl Cache {
         scope_covers(scope, namespace, self.namespaces.get(namespace).map(|namespace| &namespace.labels))
     }
 
+    /// Whether a peer selects a pod, endpoint or not.
+    pub fn is_selected(&self, peer: &PodPeer, pod: &Pod) -> bool {
+        let namespace = self.namespaces.get(&pod.name.namespace);
+        peer.pods.matches(&pod.labels)
+            && self.scope_covers(&peer.namespaces, &pod.name.namespace)
+            && passes_filter(peer, pod, namespace.map(|namespace| &**namespace))
+    }
+
     /// Returns the keys of the endpoints that a peer selects.
     pub fn pods_of_peer(&self, peer: &PodPeer) -> BTreeSet<PodKey> {
         self.selected_by(peer).collect()
@@ -298,7 +306,11 @@ impl Cache {
     /// Returns the keys of the endpoints that a peer selects, in no order, none twice.
     fn selected_by<'a>(&'a self, peer: &'a PodPeer) -> impl Iterator<Item = PodKey> {
         let pods = self.pods_matching(&peer.namespaces, &peer.pods);
-        pods.filter(|(_, pod)| pod.is_endpoint()).map(|(key, _)| key)
+        let is_filtered = |pod: &Pod| {
+            peer.filter.is_none()
+                || passes_filter(peer, pod, self.namespaces.get(&pod.name.namespace).map(|namespace| &**namespace))
+        };
+        pods.filter(move |(_, pod)| pod.is_endpoint() && is_filtered(pod)).map(|(key, _)| key)
     }
 
     /// Returns the pods that a selector selects in the namespaces of a scope, endpoints or not, in no order, none twice.
@@ -344,6 +356,11 @@ pub fn scope_covers(scope: &NamespaceScope, namespace: &Arc<str>, labels: Option
             None => selector.matches_unknown_namespace(namespace),
         },
     }
+}
+
+/// Whether a pod meets the peer's further condition, if it has one. `namespace` is the pod's, `None` if its object is missing.
+pub(crate) fn passes_filter(peer: &PodPeer, pod: &Pod, namespace: Option<&Namespace>) -> bool {
+    peer.filter.as_ref().is_none_or(|filter| filter.holds(pod, namespace))
 }
 
 /// Whether two states of a pod are equal except for UID, workload and lifetime. These decide only which pod has an address, never a

@@ -106,7 +106,7 @@ impl Configurator {
 }
 
 fn tier(policy: &CompiledPolicy) -> Tier {
-    policy.rank.as_ref().map_or(Tier::NetworkPolicy, |rank| rank.tier)
+    policy.rank.as_ref().map_or(Tier::NetworkPolicy, |rank| rank.tier.clone())
 }
 
 /// Returns the policy's sort key among the policies of a pod.
@@ -168,8 +168,9 @@ fn ranked(
     let matches = policy.matches(direction).into_iter().flatten();
     let rule = |entry: &Match| {
         let services = services(entry, pod)?;
-        let (tier, rule_name, policy) = (rank.tier, entry.name.clone(), rank.name.clone());
-        let origin = origins.id(Origin::ClusterPolicy { tier, policy, direction, rule: entry.rule, rule_name });
+        let (tier, rule_name, policy) = (rank.tier.clone(), entry.name.clone(), rank.name.clone());
+        let origin = Origin::ClusterPolicy { tier: tier.clone(), policy, direction, rule: entry.rule, rule_name };
+        let origin = origins.id(origin);
         Some(TierRule { tier, peers: entry.peers.clone(), services, action: entry.action, origin })
     };
     matches.filter_map(rule).collect()

@@ -23,9 +23,9 @@ pub(crate) fn decide<'a>(
     let mut pieces: Vec<Piece> = Vec::new();
     let mut tier = None;
     for rule in rules {
-        if tier != Some(rule.tier) {
+        if tier != Some(&rule.tier) {
             (open, passed) = (open.union(&passed), ServiceSet::default());
-            tier = Some(rule.tier);
+            tier = Some(&rule.tier);
         }
         let hit = match &rule.services {
             Services::Any => open.clone(),

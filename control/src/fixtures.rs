@@ -70,6 +70,7 @@ pub(crate) fn pod(text: &str, addresses: &str, node: &str, label_text: &str) -> 
         mac: None,
         host_network: false,
         finished: false,
+        service_account: None,
         uid: None,
         lifetime: crate::object::Lifetime::default(),
         ports: vec![],
@@ -107,6 +108,7 @@ pub(crate) fn from_pods(namespace: &str, pods: &str, port: Option<u16>) -> Polic
         peers: Some(vec![Peer::Pods(PodPeer {
             namespaces: NamespaceScope::Own(namespace.into()),
             pods: selector(pods),
+            filter: None,
         })]),
         ports: port.map(|port| vec![PolicyPort::Range { transport: Transport::Tcp, first: port, last: port }]),
     }

@@ -36,6 +36,7 @@ pub mod contract;
 mod decision;
 pub mod dns;
 pub mod engine;
+pub mod filter;
 #[cfg(test)]
 mod fixtures;
 pub mod identity;

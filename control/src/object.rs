@@ -16,13 +16,15 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 pub use self::cluster_policy::{
-    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, Rank, RuleAction, Tier,
+    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, Isolation, Order, OtherTier, Rank, RuleAction,
+    Tier,
 };
 pub use self::pod::{ContainerPort, HostPort, Lifetime, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid};
 pub use self::service::{
     ClusterService, Endpoint, EndpointPort, EndpointSlice, Hints, ServiceName, ServicePort, TrafficPolicy, ZONE_LABEL,
 };
 pub use self::workload::Workload;
+use crate::filter::Filter;
 pub use crate::labels::{Labels, NAMESPACE_NAME_LABEL, TEMPLATE_HASH_LABEL};
 use crate::selector::Selector;
 
@@ -291,7 +293,7 @@ impl PolicyRule {
 }
 
 /// One element of a `from` or `to` list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Peer {
     /// Pods, selected by label.
     Pods(PodPeer),
@@ -299,9 +301,22 @@ pub enum Peer {
     Block(IpBlock),
     /// Nodes, selected by label. Only cluster policies have such peers.
     Nodes(Selector),
+    /// Any address of the node that the pod runs on. Only policies of other products have such peers.
+    OwnNode,
+    /// The addresses that several conditions on addresses have in common. Only policies of other products have such peers.
+    Region(Arc<Region>),
     /// The addresses that a pod has learned from DNS answers for names that these patterns match. Each pattern is as the policy writes it.
     /// Only rules of cluster policies that accept egress have such peers.
     Names(Arc<[Arc<str>]>),
+}
+
+/// The addresses that are in each of the unions `all` and in no peer of `none`. These peers are pods, blocks and nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Region {
+    /// The unions of which each must contain the address. Without any, every address is in the region that is not in `none`.
+    pub all: Vec<Vec<Peer>>,
+    /// The peers that must not contain the address.
+    pub none: Vec<Peer>,
 }
 
 /// The pods that `pods` selects in the namespaces that `namespaces` selects.
@@ -311,6 +326,9 @@ pub struct PodPeer {
     pub namespaces: NamespaceScope,
     /// Selects pods in these namespaces by label.
     pub pods: Selector,
+    /// A further condition on the pods. `None` in policies of Kubernetes' own kinds.
+    #[serde(default)]
+    pub filter: Option<Arc<Filter>>,
 }
 
 /// The namespaces in which a peer selects pods.
@@ -345,6 +363,16 @@ pub enum PolicyPort {
         /// The highest port.
         last: u16,
     },
+    /// Protocols and ports by number. Only policies of other products have such entries. For ICMP, the port is the type times 256 plus the
+    /// code.
+    Numbers {
+        /// The lowest and the highest IANA protocol number.
+        protocols: (u8, u8),
+        /// The lowest port.
+        first: u16,
+        /// The highest port.
+        last: u16,
+    },
     /// The port that the destination pod declares under this name and protocol.
     Named {
         /// The protocol of the port.
@@ -366,7 +394,7 @@ pub enum Object {
     /// A NetworkPolicy.
     Policy(Arc<Policy>),
     /// A ClusterNetworkPolicy, AdminNetworkPolicy or BaselineAdminNetworkPolicy.
-    ClusterPolicy(ClusterPolicy),
+    ClusterPolicy(Arc<ClusterPolicy>),
     /// A Service.
     Service(Arc<ClusterService>),
     /// Some endpoints of a Service.
@@ -382,6 +410,12 @@ impl From<Pod> for Object {
 impl From<Policy> for Object {
     fn from(policy: Policy) -> Self {
         Self::Policy(Arc::new(policy))
+    }
+}
+
+impl From<ClusterPolicy> for Object {
+    fn from(policy: ClusterPolicy) -> Self {
+        Self::ClusterPolicy(Arc::new(policy))
     }
 }
 

@@ -36,6 +36,12 @@ pub enum Condition {
     Exists,
     /// The label does not exist.
     DoesNotExist,
+    /// The label exists and its value contains the text. Kubernetes has no such operator, nor the next two.
+    Contains(Arc<str>),
+    /// The label exists and its value starts with the text.
+    StartsWith(Arc<str>),
+    /// The label exists and its value ends with the text.
+    EndsWith(Arc<str>),
 }
 
 impl Selector {
@@ -68,7 +74,7 @@ impl Selector {
 
     /// Whether the labels meet every requirement.
     pub fn matches(&self, labels: &Labels) -> bool {
-        self.requirements.iter().all(|requirement| requirement.condition.holds(labels.get(&requirement.key)))
+        self.requirements.iter().all(|requirement| requirement.holds(labels))
     }
 
     /// Whether the selector selects a namespace of which only the name is known.
@@ -82,6 +88,13 @@ impl Selector {
     }
 }
 
+impl Requirement {
+    /// Whether the labels meet the requirement.
+    pub fn holds(&self, labels: &Labels) -> bool {
+        self.condition.holds(labels.get(&self.key))
+    }
+}
+
 impl Condition {
     fn holds(&self, value: Option<&Arc<str>>) -> bool {
         match self {
@@ -89,6 +102,9 @@ impl Condition {
             Self::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
             Self::Exists => value.is_some(),
             Self::DoesNotExist => value.is_none(),
+            Self::Contains(text) => value.is_some_and(|value| value.contains(&**text)),
+            Self::StartsWith(text) => value.is_some_and(|value| value.starts_with(&**text)),
+            Self::EndsWith(text) => value.is_some_and(|value| value.ends_with(&**text)),
         }
     }
 }
@@ -109,6 +125,9 @@ impl fmt::Display for Selector {
                 Condition::NotIn(values) => write!(f, "{key} notin ({})", values.join(","))?,
                 Condition::Exists => f.write_str(key)?,
                 Condition::DoesNotExist => write!(f, "!{key}")?,
+                Condition::Contains(text) => write!(f, "{key} contains '{text}'")?,
+                Condition::StartsWith(text) => write!(f, "{key} starts with '{text}'")?,
+                Condition::EndsWith(text) => write!(f, "{key} ends with '{text}'")?,
             }
         }
         Ok(())

@@ -32,7 +32,7 @@ pub fn ties(cache: &Cache) -> Vec<Tie> {
     policies.sort_by(|a, b| a.rank.cmp(&b.rank));
     let mut ties = Vec::new();
     for (at, second) in policies.iter().enumerate() {
-        let place = |policy: &ClusterPolicy| (policy.rank.tier, policy.rank.priority);
+        let place = |policy: &ClusterPolicy| (policy.rank.tier.clone(), policy.rank.order);
         let tied = policies[..at].iter().rev().take_while(|first| place(first) == place(second));
         let mut disagreeing = tied.filter(|first| disagree(first, second)).filter_map(|first| {
             let common = cache.pods_of_peer(&first.subject);

@@ -36,7 +36,7 @@ fn annotated(rng: &mut Rng, step: Step) -> Step {
             namespace.enforcement = says(rng);
         }
         Object::Policy(policy) => Arc::make_mut(policy).enforcement = says(rng),
-        Object::ClusterPolicy(policy) => policy.enforcement = says(rng),
+        Object::ClusterPolicy(policy) => Arc::make_mut(policy).enforcement = says(rng),
         _ => {}
     }
     Step::Event(Event::Apply(object))

@@ -201,7 +201,7 @@ fn names_the_reason(state: &State, flow: &Flow, judged: &Judgement, hop: &Hop) -
         },
         (Some(Origin::ClusterPolicy { tier, policy, direction, rule, .. }), action) => match judged.side(*direction) {
             Side::Tier(decision) => {
-                (decision.tier, &decision.policy, decision.rule) == (*tier, policy, *rule)
+                (&decision.tier, &decision.policy, decision.rule) == (tier, policy, *rule)
                     && decision.accepts == (action == Action::Allow)
             }
             _ => false,
@@ -261,7 +261,7 @@ fn count(reached: &mut Reached, state: &State, flow: &Flow, judged: &Judgement) 
     add("denied by an isolation after its end", has(Part::KeptIsolation) && only(ingress));
     add("accepted by name", has(Part::Named) && judged.passes());
     add("denied at the other end although accepted by name", has(Part::Named) && !judged.passes());
-    let tier = |side: &Side, of, accepts| matches!(side, Side::Tier(decision) if (decision.tier, decision.accepts) == (of, accepts));
+    let tier = |side: &Side, of: Tier, accepts| matches!(side, Side::Tier(decision) if (&decision.tier, decision.accepts) == (&of, accepts));
     let either = |holds: &dyn Fn(&Side) -> bool| holds(egress) || holds(ingress);
     add("accepted by Admin", judged.passes() && either(&|side| tier(side, Tier::Admin, true)));
     add("denied by Admin", either(&|side| tier(side, Tier::Admin, false)));

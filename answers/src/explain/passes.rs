@@ -24,7 +24,7 @@ type Asked<'a> = (&'a Pipeline, &'a Places<'a>);
 pub(super) struct Pass {
     pod: String,
     direction: &'static str,
-    tier: &'static str,
+    tier: String,
     rule: Rule,
     /// Matching rules of the same tier that were skipped.
     skipped: Vec<Rule>,
@@ -62,8 +62,10 @@ fn of_end(
 ) -> Vec<Pass> {
     let matching: Vec<_> = mirror.matching(pod, direction, peer, port.transport.number(), port.port).collect();
     let mut passes = Vec::new();
-    for tier in Tier::ALL {
-        let of_tier = || matching.iter().copied().filter(move |rule| rule.tier == tier);
+    let mut tiers: Vec<&Tier> = matching.iter().map(|rule| &rule.tier).collect();
+    tiers.dedup();
+    for tier in tiers {
+        let of_tier = || matching.iter().copied().filter(move |rule| rule.tier == *tier);
         let Some(first) = of_tier().next() else { continue };
         if first.action != RuleAction::Pass {
             break;
@@ -80,10 +82,10 @@ fn of_end(
         passes.push(Pass {
             pod: pod.to_string(),
             direction: direction.name(),
-            tier: tier.name(),
+            tier: tier.name().to_owned(),
             rule: rule(first),
             skipped: of_tier().skip(1).map(rule).collect(),
-            then: matching.iter().copied().find(|rule| rule.tier > tier).map(rule),
+            then: matching.iter().copied().find(|rule| rule.tier > *tier).map(rule),
         });
     }
     passes

@@ -23,7 +23,7 @@ pub fn write(
     let (policies, direction) = match origin {
         Origin::Isolation { policies, direction } => (policies, direction),
         Origin::ClusterPolicy { tier, policy, direction, .. } => {
-            return write_cluster(pipeline, *tier, policy, *direction, out);
+            return write_cluster(pipeline, tier, policy, *direction, out);
         }
         _ => return Ok(()),
     };
@@ -52,7 +52,7 @@ pub fn write(
 /// Writes a suggestion against a rule of a cluster policy.
 fn write_cluster(
     pipeline: &Pipeline,
-    tier: Tier,
+    tier: &Tier,
     policy: &ClusterPolicyName,
     direction: Direction,
     out: &mut impl Write,

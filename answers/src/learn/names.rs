@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::cache::Cache;
-use bulkhead_control::object::{PodName, Tier, Transport};
+use bulkhead_control::object::{PodName, Order, Tier, Transport};
 use bulkhead_control::origin::Direction;
 use bulkhead_control::renderer::mirror::Mirror;
 
@@ -77,9 +77,8 @@ impl<'a> Outside<'a> {
 /// Returns the priority of learned policies: after all others of the tier Admin. `None` if there is none left.
 pub(super) fn priority(cache: &Cache) -> Option<u16> {
     let ranks = cache.cluster_policies().values().map(|policy| &policy.rank);
-    let last = ranks.filter(|rank| rank.tier == Tier::Admin).map(|rank| rank.priority).max();
-    let next = last.map_or(LEARNED_PRIORITY, |last| last.saturating_add(1).max(LEARNED_PRIORITY));
-    (next <= LAST_PRIORITY).then_some(next)
+    let last = ranks.filter(|rank| rank.tier == Tier::Admin).map(|rank| rank.order).max();
+    (LEARNED_PRIORITY..=LAST_PRIORITY).find(|&next| last.is_none_or(|last| last < Order::of(next.into())))
 }
 
 /// Moves the connections of a workload that names can allow from `wants` to rules, which it returns. `outside` are the workload's

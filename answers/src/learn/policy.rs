@@ -200,6 +200,8 @@ fn selector(out: &mut String, indent: &str, field: &str, selector: &Selector) {
             Condition::NotIn(values) => ("NotIn", values),
             Condition::Exists => ("Exists", &[]),
             Condition::DoesNotExist => ("DoesNotExist", &[]),
+            // Kubernetes has no such operators, and no policy of its kinds has them.
+            Condition::Contains(_) | Condition::StartsWith(_) | Condition::EndsWith(_) => continue,
         };
         line!(out, "{pad}  - key: {}\n{pad}    operator: {operator}", word(&requirement.key));
         if !values.is_empty() {

@@ -185,6 +185,7 @@ fn names(policy: &Policy, pipeline: &Pipeline, from: &End, to: &End, port: PortP
         PolicyPort::Range { transport, first, last } => {
             *transport == port.transport && (*first..=*last).contains(&port.port)
         }
+        PolicyPort::Numbers { .. } => false,
         PolicyPort::Named { transport, name } => pod(to).is_some_and(|pod| {
             let is = |of: &bulkhead_control::object::ContainerPort| {
                 (&of.name, of.transport, of.port) == (name, *transport, port.port) && *transport == port.transport
@@ -197,7 +198,7 @@ fn names(policy: &Policy, pipeline: &Pipeline, from: &End, to: &End, port: PortP
             peer.pods.matches(&pod.labels) && cache.scope_covers(&peer.namespaces, &pod.name.namespace)
         }),
         Peer::Block(block) => block.cidr.contains(&end.address()),
-        Peer::Nodes(_) | Peer::Names(_) => false,
+        Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => false,
     };
     let by = |rules: &Option<Vec<PolicyRule>>, subject: &End, peer: &End| {
         let is_subject = pod(subject)

@@ -231,7 +231,7 @@ pub(super) fn ties<'a>(pipeline: &'a Pipeline, removals: &Removals<'_>, subjects
     let mut by_place: BTreeMap<_, Vec<&Subject<'a>>> = BTreeMap::new();
     for subject in subjects {
         if let Some(rank) = ranks.get(&subject.name) {
-            by_place.entry((rank.tier, rank.priority)).or_default().push(subject);
+            by_place.entry((&rank.tier, rank.order)).or_default().push(subject);
         }
     }
     for tied in by_place.values_mut() {

@@ -149,7 +149,7 @@ fn resolvers<'a>(cache: &Cache, subjects: &'a [Subject<'_>]) -> BTreeSet<&'a Pod
 
 fn names_somebody(cache: &Cache, rule: &Rule<'_>) -> bool {
     let is_there = |peer: &Peer| match peer {
-        Peer::Block(_) | Peer::Nodes(_) => true,
+        Peer::Block(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Region(_) => true,
         // A pod needs another resolver to resolve the name of this one.
         Peer::Names(_) => false,
         Peer::Pods(peer) => cache.has_pod_of_peer(peer),
@@ -159,10 +159,15 @@ fn names_somebody(cache: &Cache, rule: &Rule<'_>) -> bool {
 
 /// Whether a rule allows connections to ends that are usually named: pods, or everybody. CIDR blocks are addresses already.
 fn needs_names(rule: &Rule<'_>) -> bool {
+    let is_wide = |peer: &Peer| match peer {
+        Peer::Block(block) => block.cidr.prefix_len() == 0,
+        _ => matches!(peer, Peer::Pods(_)),
+    };
     let is_named = |peer: &Peer| match peer {
         Peer::Pods(_) => true,
         Peer::Block(block) => block.cidr.prefix_len() == 0,
-        Peer::Nodes(_) => false,
+        Peer::Nodes(_) | Peer::OwnNode => false,
+        Peer::Region(region) => region.all.iter().all(|union| union.iter().any(is_wide)),
         // Such a rule allows only addresses from DNS answers.
         Peer::Names(_) => true,
     };

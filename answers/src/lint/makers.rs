@@ -82,6 +82,9 @@ fn fits(one: &CustomResource, selector: &Selector) -> bool {
             })
         }
         Condition::Exists => !known(key).is_empty(),
+        Condition::Contains(text) => known(key).iter().any(|value| value.contains(&**text)),
+        Condition::StartsWith(text) => known(key).iter().any(|value| value.starts_with(&**text)),
+        Condition::EndsWith(text) => known(key).iter().any(|value| value.ends_with(&**text)),
         Condition::NotIn(_) | Condition::DoesNotExist => true,
     })
 }

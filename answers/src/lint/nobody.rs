@@ -66,7 +66,7 @@ pub(super) fn rule<'a>(cache: &Cache, makers: &Makers<'a>, subject: &Subject<'a>
         let one = Found { cause: (!is_sure).then(|| UNKNOWN.to_owned()), ..one };
         found.push(match peer {
             Peer::Pods(peer) => makers.beside(one, cache, peer, is_sure),
-            Peer::Block(_) | Peer::Nodes(_) | Peer::Names(_) => one,
+            Peer::Block(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => one,
         });
     }
     found.extend(named_ports(cache, subject, rule));
@@ -106,7 +106,7 @@ impl Nobody {
 /// Returns why a peer matches nothing. `None` if it matches something.
 fn why_nobody(cache: &Cache, peer: &Peer) -> Option<Nobody> {
     match peer {
-        Peer::Block(_) | Peer::Names(_) => None,
+        Peer::Block(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
         Peer::Nodes(selector) => {
             let is_any = cache.nodes().values().any(|node| selector.matches(&node.labels));
             (!is_any && !cache.nodes().is_empty())
@@ -186,14 +186,16 @@ fn nearest_value<'a>(selector: &Selector, labels: impl Fn() -> Vec<&'a Labels>) 
 /// Returns fault and fix if a namespace and a pod selector are two peers, but only their combination matches pods. Else `None`.
 fn separated(cache: &Cache, rule: &Rule<'_>, at: usize) -> Option<(String, String)> {
     let peers = rule.traffic.peers.as_ref()?;
-    let Peer::Pods(PodPeer { namespaces: NamespaceScope::Own(_), pods }) = &peers[at] else { return None };
+    let Peer::Pods(PodPeer { namespaces: NamespaceScope::Own(_), pods, filter: None }) = &peers[at] else {
+        return None;
+    };
     let neighbours = [at.checked_sub(1), at.checked_add(1)].into_iter().flatten().filter_map(|at| peers.get(at));
     neighbours.into_iter().find_map(|neighbour| {
-        let Peer::Pods(PodPeer { namespaces: namespaces @ NamespaceScope::Selected(selector), pods: all }) = neighbour
+        let Peer::Pods(PodPeer { namespaces: namespaces @ NamespaceScope::Selected(selector), pods: all, filter: None }) = neighbour
         else {
             return None;
         };
-        let both = PodPeer { namespaces: namespaces.clone(), pods: pods.clone() };
+        let both = PodPeer { namespaces: namespaces.clone(), pods: pods.clone(), filter: None };
         let is_meant = *all == Selector::everything() && cache.has_pod_of_peer(&both);
         is_meant.then(|| {
             let text = format!(
@@ -211,7 +213,7 @@ fn named_ports<'a>(cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec
         .ports()
         .filter_map(|(at, port)| match port {
             PolicyPort::Named { transport, name } => Some((at, *transport, name)),
-            PolicyPort::All(_) | PolicyPort::Range { .. } => None,
+            PolicyPort::All(_) | PolicyPort::Range { .. } | PolicyPort::Numbers { .. } => None,
         })
         .collect();
     if names.is_empty() {

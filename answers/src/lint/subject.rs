@@ -69,6 +69,7 @@ impl<'a> Subject<'a> {
                 selects: PodPeer {
                     namespaces: NamespaceScope::Own(policy.name.namespace.clone()),
                     pods: policy.subject.clone(),
+                    filter: None,
                 },
                 asks_for: format!("{} in namespace {}", policy.subject, policy.name.namespace),
             }
@@ -87,7 +88,7 @@ impl<'a> Subject<'a> {
             Self {
                 name: policy.rank.name.key(),
                 position: policy.position.as_ref(),
-                tier: policy.rank.tier,
+                tier: policy.rank.tier.clone(),
                 concerns: [!policy.ingress.is_empty(), !policy.egress.is_empty()],
                 rules: rules.collect(),
                 pods: pods.collect(),
@@ -178,14 +179,14 @@ impl Rule<'_> {
     pub(super) fn blocks(&self) -> impl Iterator<Item = (usize, &IpBlock)> {
         self.peers().filter_map(|(at, peer)| match peer {
             Peer::Block(block) => Some((at, block)),
-            Peer::Pods(_) | Peer::Nodes(_) | Peer::Names(_) => None,
+            Peer::Pods(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
         })
     }
 
     pub(super) fn pod_peers(&self) -> impl Iterator<Item = (usize, &PodPeer)> {
         self.peers().filter_map(|(at, peer)| match peer {
             Peer::Pods(peer) => Some((at, peer)),
-            Peer::Block(_) | Peer::Nodes(_) | Peer::Names(_) => None,
+            Peer::Block(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
         })
     }
 }

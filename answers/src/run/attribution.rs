@@ -76,7 +76,7 @@ pub fn attribution(origin: Option<&Origin>) -> Attribution {
         },
         Some(Origin::ClusterPolicy { tier, policy, direction, rule, rule_name }) => Attribution {
             cluster_policy: Some(ClusterPolicyRef {
-                tier: tier.name().into(),
+                tier: tier.name().to_owned().into(),
                 kind: policy.kind.name().into(),
                 name: policy.name.clone(),
                 direction: direction.name().into(),

@@ -117,7 +117,7 @@ impl KnownNames {
     /// match no address.
     pub fn resolve(&self, object: Object) -> Object {
         match object {
-            Object::ClusterPolicy(policy) => Object::ClusterPolicy(self.resolved(policy)),
+            Object::ClusterPolicy(policy) => self.resolved(Arc::unwrap_or_clone(policy)).into(),
             other => other,
         }
     }

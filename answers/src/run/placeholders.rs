@@ -34,7 +34,7 @@ impl Placeholders {
             .flat_map(|rule| rule.peers.iter().flatten())
             .flat_map(|peer| match peer {
                 Peer::Names(names) => &names[..],
-                Peer::Pods(_) | Peer::Block(_) | Peer::Nodes(_) => &[],
+                Peer::Pods(_) | Peer::Block(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Region(_) => &[],
             })
             .map(ToString::to_string)
             .collect();
@@ -56,7 +56,7 @@ impl Placeholders {
         for state in states {
             let policies = state.cache().cluster_policies().values();
             let named = policies.filter(|policy| policy.egress.iter().any(|rule| rule.traffic.has_names()));
-            let resolved = named.map(|policy| known.resolve(Object::ClusterPolicy((**policy).clone())));
+            let resolved = named.map(|policy| known.resolve(Object::ClusterPolicy(policy.clone())));
             let events: Vec<Event> = resolved.map(Event::Apply).collect();
             state.apply_batch(events)?;
         }
@@ -89,7 +89,7 @@ fn taken(cache: &Cache) -> AddressSet {
     let rules = policies.flatten().flatten().chain(ingress).chain(egress(cache));
     let blocks = rules.flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
         Peer::Block(IpBlock { cidr, except }) => Some(std::iter::once(cidr).chain(except)),
-        Peer::Pods(_) | Peer::Nodes(_) | Peer::Names(_) => None,
+        Peer::Pods(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
     });
     let blocks = blocks.flatten().copied().filter(|block| block.prefix_len() > 0);
     let pods = cache.pods().flat_map(|(_, pod)| pod.addresses.iter().copied());

@@ -31,7 +31,6 @@ pub(super) struct Page {
     pub(super) next: Option<String>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart at once")]
 pub(super) enum Line {
     /// The object was added or changed.
     Applied(Item),

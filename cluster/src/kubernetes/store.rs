@@ -327,6 +327,11 @@ fn kind_of(key: &Key) -> Kind {
             ClusterPolicyKind::ClusterNetworkPolicy => Kind::ClusterNetworkPolicy,
             ClusterPolicyKind::AdminNetworkPolicy => Kind::AdminNetworkPolicy,
             ClusterPolicyKind::BaselineAdminNetworkPolicy => Kind::BaselineAdminNetworkPolicy,
+            // The API server is not asked for kinds of other products.
+            ClusterPolicyKind::CalicoNetworkPolicy
+            | ClusterPolicyKind::CalicoGlobalNetworkPolicy
+            | ClusterPolicyKind::CiliumNetworkPolicy
+            | ClusterPolicyKind::CiliumClusterwideNetworkPolicy => Kind::ClusterNetworkPolicy,
         },
     }
 }
@@ -342,7 +347,7 @@ fn asks_for_labels(object: Option<&Object>) -> bool {
             }
             NamespaceScope::Own(_) => false,
         },
-        Peer::Block(_) | Peer::Nodes(_) | Peer::Names(_) => false,
+        Peer::Block(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => false,
     })
 }
 

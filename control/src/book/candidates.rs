@@ -82,7 +82,7 @@ impl Candidates {
 fn asked(selector: &Selector) -> Option<(&Arc<str>, &[Arc<str>])> {
     let asked = selector.requirements().iter().filter_map(|requirement| match &requirement.condition {
         Condition::In(values) => Some((&requirement.key, values.as_slice())),
-        Condition::NotIn(_) | Condition::Exists | Condition::DoesNotExist => None,
+        _ => None,
     });
     // Fewer values match fewer pods. Ties go to the first requirement, so that the result depends on the selector only.
     asked.min_by_key(|(_, values)| values.len())
@@ -112,7 +112,7 @@ mod tests {
             "tier" => vec![Requirement { key: "tier".into(), condition: Condition::Exists }],
             text => selector(text).requirements().to_vec(),
         };
-        PodPeer { namespaces, pods: Selector::new(pods.iter().flat_map(requirements)) }
+        PodPeer { namespaces, pods: Selector::new(pods.iter().flat_map(requirements)), filter: None }
     }
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {

@@ -71,7 +71,7 @@ impl LabelIndex {
         };
         let indexed = selector.requirements().iter().filter_map(|requirement| match &requirement.condition {
             Condition::In(values) => Some((&requirement.key, values.as_slice())),
-            Condition::NotIn(_) | Condition::Exists | Condition::DoesNotExist => None,
+            _ => None,
         });
         let pods = |requirement| postings(requirement).map(|(_, keys)| keys.len()).sum::<usize>();
         Some(postings(indexed.min_by_key(|&requirement| pods(requirement))?))

@@ -3,6 +3,7 @@
 //!
 //! Source: sigs.k8s.io/network-policy-api, "API Overview", and the types of `policy.networking.k8s.io` v1alpha2 and v1alpha1.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Enforcement, PodPeer, PolicyName, PolicyRule, Position};
 
 /// The layer of a rule, in order of evaluation. Source: sigs.k8s.io/network-policy-api, "API Overview".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Tier {
     /// Administrator's rules that take precedence over NetworkPolicy.
     Admin,
@@ -19,19 +20,80 @@ pub enum Tier {
     NetworkPolicy,
     /// Administrator's rules for traffic that no NetworkPolicy isolates.
     Baseline,
+    /// A tier of another product, which the cluster's administrator has placed among the others.
+    Other(Arc<OtherTier>),
+}
+
+/// A tier of another product.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OtherTier {
+    /// The tier's name.
+    pub name: Arc<str>,
+    /// The tier's place among all tiers, lowest first; the names decide between equal numbers.
+    pub order: Order,
+    /// What happens to the traffic of a pod that the tier isolates, if no rule of the tier decides: Deny, or Pass to the next tier.
+    pub end: RuleAction,
 }
 
 impl Tier {
-    /// All tiers in order of evaluation.
+    /// The tiers of Kubernetes, in order of evaluation.
     pub const ALL: [Self; 3] = [Self::Admin, Self::NetworkPolicy, Self::Baseline];
 
-    /// Returns the tier's name in Kubernetes.
-    pub const fn name(self) -> &'static str {
+    /// Returns the tier's name in Kubernetes, or in the product that it belongs to.
+    pub fn name(&self) -> &str {
         match self {
             Self::Admin => "Admin",
             Self::NetworkPolicy => "NetworkPolicy",
             Self::Baseline => "Baseline",
+            Self::Other(tier) => &tier.name,
         }
+    }
+
+    /// Returns the tier's place among all tiers: a number, then a name. Source for the tiers of Kubernetes: Calico's `Tier` objects of the
+    /// names `kube-admin`, `default` and `kube-baseline`, which stand for them.
+    fn place(&self) -> (Order, &str) {
+        match self {
+            Self::Admin => (Order::of(1e3), "kube-admin"),
+            Self::NetworkPolicy => (Order::of(1e6), "default"),
+            Self::Baseline => (Order::of(1e7), "kube-baseline"),
+            Self::Other(tier) => (tier.order, &tier.name),
+        }
+    }
+}
+
+impl Ord for Tier {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+impl PartialOrd for Tier {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A place in an order of evaluation, lowest first. Other products number their policies and tiers by fractions and negative numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Order(
+    /// The bits of a number of 64 bits, so changed that they are ordered as the numbers are.
+    u64,
+);
+
+impl Order {
+    /// The place after all numbers.
+    pub const LAST: Self = Self(u64::MAX);
+
+    /// The place of NetworkPolicies among the policies of their tier. Source: Calico, `libcalico-go/lib/backend/k8s/conversion`.
+    pub const NETWORK_POLICY: Self = Self::of(1e3);
+
+    /// Returns the place of a number.
+    pub const fn of(number: f64) -> Self {
+        /// The sign of a number.
+        const SIGN: u64 = 1 << 63;
+        // Zero has two signs and one place.
+        let bits = if number == 0.0 { 0 } else { number.to_bits() };
+        Self(if bits & SIGN == 0 { bits | SIGN } else { !bits })
     }
 }
 
@@ -57,7 +119,8 @@ impl RuleAction {
     }
 }
 
-/// The kinds of policies without a namespace. With equal tier and priority, rules of an earlier kind come first.
+/// The kinds of policies that have a rank: those of Kubernetes without a namespace, and those of other products. With equal tier and order,
+/// rules of an earlier kind come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ClusterPolicyKind {
     /// A ClusterNetworkPolicy of `policy.networking.k8s.io/v1alpha2`.
@@ -66,18 +129,31 @@ pub enum ClusterPolicyKind {
     AdminNetworkPolicy,
     /// A BaselineAdminNetworkPolicy of `policy.networking.k8s.io/v1alpha1`, in the tier Baseline.
     BaselineAdminNetworkPolicy,
+    /// A NetworkPolicy of Calico.
+    CalicoNetworkPolicy,
+    /// A GlobalNetworkPolicy of Calico.
+    CalicoGlobalNetworkPolicy,
+    /// A CiliumNetworkPolicy.
+    CiliumNetworkPolicy,
+    /// A CiliumClusterwideNetworkPolicy.
+    CiliumClusterwideNetworkPolicy,
 }
 
 impl ClusterPolicyKind {
-    /// All kinds.
+    /// The kinds of Kubernetes.
     pub const ALL: [Self; 3] = [Self::ClusterNetworkPolicy, Self::AdminNetworkPolicy, Self::BaselineAdminNetworkPolicy];
 
-    /// Returns the kind's name in Kubernetes.
+    /// Returns the kind's name in Kubernetes. Calico's kinds have the product's name before it, because NetworkPolicy is also a kind of
+    /// Kubernetes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
             Self::AdminNetworkPolicy => "AdminNetworkPolicy",
             Self::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
+            Self::CalicoNetworkPolicy => "Calico NetworkPolicy",
+            Self::CalicoGlobalNetworkPolicy => "Calico GlobalNetworkPolicy",
+            Self::CiliumNetworkPolicy => "CiliumNetworkPolicy",
+            Self::CiliumClusterwideNetworkPolicy => "CiliumClusterwideNetworkPolicy",
         }
     }
 }
@@ -87,7 +163,7 @@ impl ClusterPolicyKind {
 pub struct ClusterPolicyName {
     /// The policy's kind.
     pub kind: ClusterPolicyKind,
-    /// The policy's name.
+    /// The policy's name, after its namespace and `/` if its kind has namespaces.
     pub name: Arc<str>,
 }
 
@@ -108,25 +184,36 @@ impl fmt::Display for ClusterPolicyName {
 /// A cluster policy's place in the order of evaluation, lowest first. The name breaks ties, whose order the API leaves open.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rank {
-    /// [`Tier::Admin`] or [`Tier::Baseline`].
+    /// The policy's tier. [`Tier::NetworkPolicy`] only for policies of other products.
     pub tier: Tier,
-    /// The priority; lower values come first. A [`ClusterPolicyKind::BaselineAdminNetworkPolicy`] has none and gets the last place.
-    pub priority: u16,
+    /// The place in the tier: the priority, or the other product's number. [`Order::LAST`] if the policy has none.
+    pub order: Order,
+    /// The text that decides between policies of the same tier and order, before their names do. Empty for kinds of Kubernetes.
+    #[serde(default)]
+    pub tie: Arc<str>,
     /// The policy's kind and name.
     pub name: ClusterPolicyName,
 }
 
-/// A ClusterNetworkPolicy, AdminNetworkPolicy or BaselineAdminNetworkPolicy.
+/// A ClusterNetworkPolicy, AdminNetworkPolicy or BaselineAdminNetworkPolicy, or a policy of another product in the same form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterPolicy {
     /// Its name and place in the order of evaluation.
     pub rank: Rank,
     /// The pods that the policy applies to. Never host-network pods.
     pub subject: PodPeer,
-    /// Rules for traffic towards the pods, in order. Empty if the policy does not apply to ingress.
+    /// Rules for traffic towards the pods, in order. If empty, the policy does not apply to ingress, unless it isolates.
     pub ingress: Vec<ClusterRule>,
-    /// Rules for traffic from the pods, in order. Empty if the policy does not apply to egress.
+    /// Rules for traffic from the pods, in order. If empty, the policy does not apply to egress, unless it isolates.
     pub egress: Vec<ClusterRule>,
+    /// The directions in which the policy isolates its pods: the tier's [`end`](OtherTier::end) decides what no rule of the tier decides.
+    /// Policies of Kubernetes' own kinds do not.
+    #[serde(default)]
+    pub isolates: Isolation,
+    /// Whether the policy's rules form a union with those of all such policies of the tier, and of NetworkPolicies: of all of them the rules
+    /// that deny come first, whatever the ranks.
+    #[serde(default)]
+    pub is_union: bool,
     /// The reason why the policy is invalid. `None` if the policy is valid. Its invalid rules accept nothing and deny everything.
     pub fault: Option<Arc<str>>,
     /// Its position in the source file. `None` if it comes from an API server.
@@ -136,6 +223,15 @@ pub struct ClusterPolicy {
     pub enforcement: Option<Enforcement>,
 }
 
+/// Directions in which a policy isolates its pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Isolation {
+    /// Whether the policy isolates traffic towards the pods.
+    pub ingress: bool,
+    /// Whether the policy isolates traffic from the pods.
+    pub egress: bool,
+}
+
 /// One element of a cluster policy's `ingress` or `egress` list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRule {
@@ -143,6 +239,10 @@ pub struct ClusterRule {
     pub name: Option<Arc<str>>,
     /// The action for matching traffic.
     pub action: RuleAction,
-    /// The matching traffic. Its peers are `None` only in the replacement for an invalid rule; an empty list matches nothing.
+    /// The matching traffic. Its peers are `None` only in the replacement for an invalid rule and in rules of other products; an empty list
+    /// matches nothing.
     pub traffic: PolicyRule,
+    /// What else decides about traffic that the rule accepts, and is not evaluated here: `HTTP rules`. `None` if nothing does.
+    #[serde(default)]
+    pub then: Option<Arc<str>>,
 }

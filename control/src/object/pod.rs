@@ -44,6 +44,9 @@ pub struct Pod {
     pub addresses: Vec<IpAddr>,
     /// The MAC address of its interface. `None` unless a network annotation contains one.
     pub mac: Option<[u8; 6]>,
+    /// The pod's service account (`spec.serviceAccountName`). `None` for `default`, which most pods have.
+    #[serde(default)]
+    pub service_account: Option<Arc<str>>,
     /// Whether the pod uses the node's network and addresses. Policies do not select such pods.
     pub host_network: bool,
     /// Whether the pod has ended (`Succeeded`, `Failed`). Another pod may already have its address.
@@ -69,6 +72,11 @@ pub struct Pod {
 }
 
 impl Pod {
+    /// Returns the name of the pod's service account.
+    pub fn service_account_name(&self) -> &str {
+        self.service_account.as_deref().unwrap_or("default")
+    }
+
     /// Whether policies may select the pod or name it as a peer: it has not finished, is on the pod network and has an address.
     pub fn is_endpoint(&self) -> bool {
         !self.host_network && !self.finished && !self.addresses.is_empty()

@@ -263,7 +263,7 @@ fn host_network_pods_are_the_node_and_finished_pods_are_nobody() {
 #[test]
 fn a_pod_whose_namespace_is_missing_from_the_state_is_not_let_in_by_its_labels() {
     let red = NamespaceScope::Selected(crate::fixtures::selector("team!=blue"));
-    let peer = Peer::Pods(PodPeer { namespaces: red, pods: crate::selector::Selector::everything() });
+    let peer = Peer::Pods(PodPeer { namespaces: red, pods: crate::selector::Selector::everything(), filter: None });
     let rules = vec![PolicyRule { peers: Some(vec![peer]), ports: None }];
     let mut pipeline = cluster(vec![
         namespace("x", ""),
@@ -462,8 +462,11 @@ fn any_event() -> impl Strategy<Value = Event> {
         (ns(), role.clone(), proptest::option::of(80u16..82)).prop_map(|(ns, role, port)| from_pods(ns, role, port));
     let everywhere = (role.clone(), proptest::option::of(80u16..82)).prop_map(|(team, port)| {
         let team = crate::fixtures::selector(&team.replace("role", "team"));
-        let peer =
-            PodPeer { namespaces: NamespaceScope::Selected(team), pods: crate::selector::Selector::everything() };
+        let peer = PodPeer {
+            namespaces: NamespaceScope::Selected(team),
+            pods: crate::selector::Selector::everything(),
+            filter: None,
+        };
         PolicyRule { peers: Some(vec![Peer::Pods(peer)]), ..from_pods("x", "", port) }
     });
     let rules = || proptest::option::of(proptest::collection::vec(prop_oneof![rule.clone(), everywhere.clone()], 0..3));

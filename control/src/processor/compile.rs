@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ahash::AHashSet;
-use bulkhead_classifier::{AddressSet, NameSet, ServiceSet, Services};
+use bulkhead_classifier::{AddressSet, NameSet, PortRange, Service, ServiceSet, Services};
 
 use super::governing::{Governing, denies_quarantined};
 use crate::book::{AddressBook, Anywhere, Named, PortName, Use, addresses_of};
@@ -87,7 +87,7 @@ pub(super) fn acquire(
                     book.acquire_nodes(cache, selector, user);
                     uses.insert(Use::Nodes(selector.clone()));
                 }
-                Peer::Block(_) | Peer::Names(_) => {}
+                Peer::Block(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => {}
             }
         }
         for name in &named {
@@ -116,7 +116,7 @@ impl Blocks {
     pub(super) fn of(policy: &Governing) -> Self {
         let blocks = |rule: &PolicyRule| -> Option<Arc<AddressSet>> {
             let blocks = rule.peers.iter().flatten().filter_map(|peer| match peer {
-                Peer::Pods(_) | Peer::Nodes(_) | Peer::Names(_) => None,
+                Peer::Pods(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
                 Peer::Block(block) => Some(addresses_of(block)),
             });
             // In one step: a union per block would copy the previous result for each of a thousand blocks.
@@ -238,7 +238,7 @@ impl Compiler<'_> {
         let groups = peers.iter().filter_map(|peer| match peer {
             Peer::Pods(peer) => Some(self.book.find(peer).set()),
             Peer::Nodes(selector) => Some(self.book.nodes(selector)),
-            Peer::Block(_) | Peer::Names(_) => None,
+            Peer::Block(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
         });
         named_sets(blocks.into_iter().chain(groups))
     }
@@ -269,7 +269,7 @@ impl Compiler<'_> {
 fn domain_names(rule: &PolicyRule) -> Option<NameSet> {
     let names = rule.peers.iter().flatten().filter_map(|peer| match peer {
         Peer::Names(names) => Some(names),
-        Peer::Pods(_) | Peer::Nodes(_) | Peer::Block(_) => None,
+        Peer::Pods(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Block(_) | Peer::Region(_) => None,
     });
     let mut names = names.peekable();
     names.peek()?;
@@ -295,7 +295,7 @@ fn is_nothing(services: &Services) -> bool {
 fn places(rule: &PolicyRule) -> Vec<Anywhere> {
     let Some(peers) = &rule.peers else { return vec![Anywhere::Everybody] };
     let block = |peer: &Peer| match peer {
-        Peer::Pods(_) | Peer::Nodes(_) | Peer::Names(_) => None,
+        Peer::Pods(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
         Peer::Block(block) => Some(Anywhere::Block(block.clone())),
     };
     peers.iter().filter_map(block).collect()
@@ -306,7 +306,7 @@ fn named_ports(rule: &PolicyRule) -> Vec<PortName> {
     ports
         .filter_map(|port| match port {
             PolicyPort::Named { transport, name } => Some((*transport, name.clone())),
-            PolicyPort::All(_) | PolicyPort::Range { .. } => None,
+            PolicyPort::All(_) | PolicyPort::Range { .. } | PolicyPort::Numbers { .. } => None,
         })
         .collect()
 }
@@ -317,6 +317,9 @@ fn numbered_services(rule: &PolicyRule) -> Services {
     let numbered = ports.iter().filter_map(|port| match port {
         PolicyPort::All(transport) => Some(transport.service(0, u16::MAX)),
         PolicyPort::Range { transport, first, last } => Some(transport.service(*first, *last)),
+        PolicyPort::Numbers { protocols, first, last } => {
+            Some(Service { protocols: *protocols, ports: PortRange { first: *first, last: *last } })
+        }
         PolicyPort::Named { .. } => None,
     });
     numbered.collect::<ServiceSet>().into()

@@ -39,7 +39,7 @@ impl Governing {
     /// Returns the policies that select the pod.
     pub(super) fn of<'a>(cache: &'a Cache, pod: &'a Pod) -> impl Iterator<Item = Self> + 'a {
         let namespaced = cache.policies_in(&pod.name.namespace).filter(|policy| policy.subject.matches(&pod.labels));
-        let cluster = cache.cluster_policies().values().filter(|policy| selects(cache, policy, pod));
+        let cluster = cache.cluster_policies().values().filter(|policy| cache.is_selected(&policy.subject, pod));
         namespaced.cloned().map(Self::Namespaced).chain(cluster.cloned().map(Self::Cluster))
     }
 
@@ -84,10 +84,6 @@ impl Governing {
             ),
         }
     }
-}
-
-fn selects(cache: &Cache, policy: &ClusterPolicy, pod: &Pod) -> bool {
-    policy.subject.pods.matches(&pod.labels) && cache.scope_covers(&policy.subject.namespaces, &pod.name.namespace)
 }
 
 /// Whether the rule also denies quarantined addresses. Rules that deny or pass pods do, because the address may be one of these pods'.

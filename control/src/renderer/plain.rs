@@ -433,7 +433,7 @@ fn tiered(list: &TieredList, joined: &AHashMap<Arc<[SetId]>, Joined>) -> impl It
             Peers::Sets(sets) => joined[sets].members.iter().cloned().map(Some).collect(),
         };
         peers.into_iter().map(move |peers| Tiered {
-            tier: rule.tier,
+            tier: rule.tier.clone(),
             peers,
             services: rule.services.clone(),
             names: names.clone(),

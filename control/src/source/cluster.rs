@@ -69,6 +69,7 @@ pub(super) fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<P
         node: spec.node_name.filter(|node| !node.is_empty()).map(Arc::from),
         addresses,
         mac,
+        service_account: spec.service_account_name.filter(|name| !matches!(&**name, "" | "default")).map(Arc::from),
         host_network,
         finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         uid,

@@ -31,8 +31,8 @@ use super::outcome::{ObjectKey, Outcome, Read};
 use super::path::FieldPath;
 use super::raw::{Mapping, Part, typed};
 use crate::object::{
-    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, NamespaceScope, Object, PodPeer, PolicyRule,
-    Rank, RuleAction, Tier,
+    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, Isolation, NamespaceScope, Order, PodPeer,
+    PolicyRule, Rank, RuleAction, Tier,
 };
 use crate::origin::Direction;
 use crate::selector::Selector;
@@ -90,10 +90,10 @@ fn read_kind(kind: ClusterPolicyKind, value: &Value) -> Read {
     let name = policy_name(kind, value, &mut findings);
     let policy = name.clone().and_then(|name| Reader { kind, findings: &mut findings }.policy(name, value));
     let outcome = match (policy, findings.problems.first()) {
-        (Some(policy), None) => Outcome::Object(Object::ClusterPolicy(policy)),
+        (Some(policy), None) => Outcome::Object(policy.into()),
         (Some(mut policy), Some(first)) => {
             policy.fault = Some(first.to_string().into());
-            Outcome::Closed(Object::ClusterPolicy(policy))
+            Outcome::Closed(policy.into())
         }
         (None, _) => Outcome::Unreadable,
     };
@@ -157,9 +157,19 @@ impl Reader<'_> {
         let ingress = self.rules(Direction::Ingress, spec.ingress.as_deref(), &base);
         let egress = self.rules(Direction::Egress, spec.egress.as_deref(), &base);
         let name = ClusterPolicyName { kind: self.kind, name };
-        let rank = Rank { tier: tier?, priority: priority?, name };
+        let rank = Rank { tier: tier?, order: Order::of(f64::from(priority?)), tie: "".into(), name };
         let enforcement = super::enforcement::of(value, self.findings);
-        Some(ClusterPolicy { rank, subject: subject?, ingress, egress, fault: None, position: None, enforcement })
+        Some(ClusterPolicy {
+            rank,
+            subject: subject?,
+            ingress,
+            egress,
+            isolates: Isolation::default(),
+            is_union: false,
+            fault: None,
+            position: None,
+            enforcement,
+        })
     }
 
     fn fail<T>(&mut self, problem: Problem) -> Option<T> {
@@ -169,9 +179,9 @@ impl Reader<'_> {
 
     fn tier(&mut self, spec: &RawSpec, base: &FieldPath) -> Option<Tier> {
         let of_kind = match self.kind {
-            ClusterPolicyKind::ClusterNetworkPolicy => None,
             ClusterPolicyKind::AdminNetworkPolicy => Some(Tier::Admin),
             ClusterPolicyKind::BaselineAdminNetworkPolicy => Some(Tier::Baseline),
+            _ => None,
         };
         match (of_kind, spec.tier.as_deref()) {
             (Some(tier), None) => Some(tier),
@@ -297,7 +307,7 @@ impl Reader<'_> {
             Some(RuleAction::Accept) => (RuleAction::Accept, Some(Vec::new())),
             _ => (RuleAction::Deny, None),
         };
-        ClusterRule { name, action, traffic: PolicyRule { peers, ports: None } }
+        ClusterRule { name, action, traffic: PolicyRule { peers, ports: None }, then: None }
     }
 
     fn action_of(&self, text: &str) -> Option<RuleAction> {
@@ -337,14 +347,14 @@ impl Reader<'_> {
             self.findings.problem(base, text, "write two rules; in the one with these peers, write the port's number");
         }
         let name = raw.name.as_deref().filter(|name| !name.is_empty()).map(Arc::from);
-        Some(ClusterRule { name, action: action?, traffic: PolicyRule { peers: Some(peers), ports } })
+        Some(ClusterRule { name, action: action?, traffic: PolicyRule { peers: Some(peers), ports }, then: None })
     }
 
     fn action(&mut self, raw: Option<&str>, path: &FieldPath) -> Option<RuleAction> {
         let help = match self.kind {
-            ClusterPolicyKind::ClusterNetworkPolicy => "write Accept, Deny or Pass",
             ClusterPolicyKind::AdminNetworkPolicy => "write Allow, Deny or Pass",
             ClusterPolicyKind::BaselineAdminNetworkPolicy => "write Allow or Deny",
+            _ => "write Accept, Deny or Pass",
         };
         let Some(text) = raw else {
             return self.fail(Problem::new(path, "missing field `action`", help));
@@ -362,5 +372,5 @@ fn is_rule_name(name: &str) -> bool {
 }
 
 fn pods_of(namespaces: Selector, pods: Selector) -> PodPeer {
-    PodPeer { namespaces: NamespaceScope::Selected(namespaces), pods }
+    PodPeer { namespaces: NamespaceScope::Selected(namespaces), pods, filter: None }
 }

@@ -260,7 +260,7 @@ impl Loader {
         };
         let position = match &mut object {
             Some(Object::Policy(policy)) => Some(&mut Arc::make_mut(policy).position),
-            Some(Object::ClusterPolicy(policy)) => Some(&mut policy.position),
+            Some(Object::ClusterPolicy(policy)) => Some(&mut Arc::make_mut(policy).position),
             _ => None,
         };
         if let Some(position) = position {

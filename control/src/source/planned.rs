@@ -251,7 +251,7 @@ fn each_block(objects: &[Object]) -> impl Iterator<Item = (String, Option<&Posit
         };
         peers.into_iter().filter_map(move |peer| match peer {
             Peer::Block(block) => Some((name.clone(), position, block)),
-            Peer::Pods(_) | Peer::Nodes(_) | Peer::Names(_) => None,
+            Peer::Pods(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
         })
     })
 }

@@ -248,7 +248,7 @@ impl Rules<'_> {
                         selector(raw, &path, self.findings).map(NamespaceScope::Selected)
                     }
                 };
-                Some(Peer::Pods(PodPeer { namespaces: namespaces?, pods: pods? }))
+                Some(Peer::Pods(PodPeer { namespaces: namespaces?, pods: pods?, filter: None }))
             }
         }
     }

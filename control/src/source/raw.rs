@@ -214,6 +214,7 @@ pub(super) struct RawPod {
 pub(super) struct RawPodSpec {
     pub(super) node_name: Option<String>,
     pub(super) host_network: Option<bool>,
+    pub(super) service_account_name: Option<String>,
     pub(super) containers: List<RawContainer>,
     pub(super) init_containers: List<RawContainer>,
 }

@@ -172,14 +172,19 @@ fn a_pod_selector_alone_stays_in_the_policys_namespace() {
     for peer in
         ["{podSelector: {matchLabels: {a: b}}}", "{podSelector: {matchLabels: {a: b}}, namespaceSelector: null}"]
     {
-        let expected = PodPeer { namespaces: NamespaceScope::Own("shop".into()), pods: labels(&[("a", "b")]) };
+        let expected =
+            PodPeer { namespaces: NamespaceScope::Own("shop".into()), pods: labels(&[("a", "b")]), filter: None };
         assert_eq!(only_peer(peer), Peer::Pods(expected));
     }
 }
 
 #[test]
 fn both_selectors_of_one_peer_must_hold() {
-    let expected = PodPeer { namespaces: NamespaceScope::Selected(labels(&[("n", "1")])), pods: labels(&[("a", "b")]) };
+    let expected = PodPeer {
+        namespaces: NamespaceScope::Selected(labels(&[("n", "1")])),
+        pods: labels(&[("a", "b")]),
+        filter: None,
+    };
     let peer = "{podSelector: {matchLabels: {a: b}}, namespaceSelector: {matchLabels: {n: \"1\"}}}";
     assert_eq!(only_peer(peer), Peer::Pods(expected));
 }
@@ -187,7 +192,7 @@ fn both_selectors_of_one_peer_must_hold() {
 #[test]
 fn an_empty_namespace_selector_means_every_namespace() {
     let all = NamespaceScope::Selected(Selector::everything());
-    let expected = PodPeer { namespaces: all, pods: Selector::everything() };
+    let expected = PodPeer { namespaces: all, pods: Selector::everything(), filter: None };
     assert_eq!(only_peer("{namespaceSelector: {}}"), Peer::Pods(expected));
 }
 

@@ -67,6 +67,7 @@ status: {phase: Running, startTime: "2026-01-02T00:00:01Z", podIP: 10.0.0.1, pod
         mac: Some([2, 10, 0, 0, 0, 255]),
         host_network: true,
         finished: false,
+        service_account: None,
         uid: Uid::of("6f1c"),
         lifetime: Lifetime {
             terminating: true,

@@ -32,8 +32,8 @@ use std::sync::Arc;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{
     ClusterPolicy, ClusterPolicyName, ISOLATION_ANNOTATION, IngressIsolation, IpBlock, Labels, Namespace,
-    NamespaceScope, Node, Object, Peer, Pod, PodName, Policy, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Tier,
-    Transport,
+    NamespaceScope, Node, Object, Peer, Pod, PodName, PodPeer, Policy, PolicyName, PolicyPort, PolicyRule,
+    PolicyVersion, Tier, Transport,
 };
 use bulkhead_control::origin::Direction;
 use bulkhead_control::selector::{Condition, Selector};
@@ -177,7 +177,7 @@ impl State {
                 self.policies.insert(policy.name.clone(), Arc::unwrap_or_clone(policy));
             }
             Event::Apply(Object::ClusterPolicy(policy)) => {
-                self.cluster_policies.insert(policy.rank.name.clone(), policy);
+                self.cluster_policies.insert(policy.rank.name.clone(), Arc::unwrap_or_clone(policy));
             }
             Event::DeleteClusterPolicy(name) => drop(self.cluster_policies.remove(&name)),
             Event::DeleteNamespace(name) => drop(self.namespaces.remove(&name)),
@@ -203,7 +203,7 @@ impl State {
         let nodes = self.nodes.values().cloned().map(Object::Node);
         let pods = self.pods.values().cloned().map(Object::from);
         let policies = self.policies.values().cloned().map(Object::from);
-        let cluster_policies = self.cluster_policies.values().cloned().map(Object::ClusterPolicy);
+        let cluster_policies = self.cluster_policies.values().cloned().map(Object::from);
         namespaces.chain(nodes).chain(pods).chain(policies).chain(cluster_policies).collect()
     }
 
@@ -297,6 +297,11 @@ impl State {
             })
     }
 
+    /// Whether the peer selects the pod.
+    fn is_selected(&self, peer: &PodPeer, pod: &Pod) -> bool {
+        self.covers(&peer.namespaces, &pod.name.namespace) && selects(&peer.pods, &pod.labels)
+    }
+
     /// Whether the scope covers a namespace. Of a namespace without an object, only the name is known.
     fn covers(&self, scope: &NamespaceScope, namespace: &Arc<str>) -> bool {
         match scope {
@@ -372,7 +377,7 @@ impl Asked<'_> {
             Direction::Egress => self.src,
         };
         let Some(subject) = subject else { return Side::NotIsolated };
-        if let Some(decision) = self.tier(Tier::Admin, subject, direction) {
+        if let Some(decision) = self.tier(&Tier::Admin, subject, direction) {
             return Side::Tier(decision);
         }
         let namespace_isolates = direction == Direction::Ingress && self.namespace_isolates(subject);
@@ -406,7 +411,7 @@ impl Asked<'_> {
         }
         isolating.sort();
         match (isolating.is_empty(), allowing.is_empty()) {
-            (true, _) => self.tier(Tier::Baseline, subject, direction).map_or(Side::NotIsolated, Side::Tier),
+            (true, _) => self.tier(&Tier::Baseline, subject, direction).map_or(Side::NotIsolated, Side::Tier),
             (false, false) => Side::Allowed(allowing),
             (false, true) => Side::Denied(isolating),
         }
@@ -430,33 +435,44 @@ impl Asked<'_> {
     }
 
     fn matches(&mut self, rule: &PolicyRule, direction: Direction) -> bool {
-        let (address, pod) = match direction {
-            Direction::Ingress => (self.flow.src, self.src),
-            Direction::Egress => (self.flow.dst, self.dst),
-        };
         let peers = match &rule.peers {
             None => true,
-            Some(peers) => peers.iter().any(|peer| match peer {
-                Peer::Pods(peer) => pod.is_some_and(|pod| {
-                    self.state.covers(&peer.namespaces, &pod.name.namespace) && selects(&peer.pods, &pod.labels)
-                }),
-                Peer::Nodes(selector) => self.state.is_of_nodes(selector, address),
-                // A pod's own address is never named: its policies do not judge what stays in it.
-                Peer::Names(names) => {
-                    let name = name_of(address).filter(|_| self.state.learned && self.flow.src != self.flow.dst);
-                    let is_named = name.is_some_and(|name| names.iter().any(|pattern| is_named(pattern, name)));
-                    self.part(Part::Named, is_named);
-                    is_named
-                }
-                Peer::Block(block) => {
-                    let (inside, excepted) = in_block(block, address);
-                    self.by_except |= inside && excepted;
-                    inside && !excepted
-                }
-            }),
+            Some(peers) => peers.iter().any(|peer| self.is_peer(peer, direction)),
         };
         let Some(ports) = &rule.ports else { return peers };
         peers && ports.iter().any(|port| self.port(port))
+    }
+
+    /// Whether the peer matches the other end of the flow.
+    fn is_peer(&mut self, peer: &Peer, direction: Direction) -> bool {
+        let (address, pod, subject) = match direction {
+            Direction::Ingress => (self.flow.src, self.src, self.dst),
+            Direction::Egress => (self.flow.dst, self.dst, self.src),
+        };
+        match peer {
+            Peer::Pods(peer) => pod.is_some_and(|pod| self.state.is_selected(peer, pod)),
+            Peer::Nodes(selector) => self.state.is_of_nodes(selector, address),
+            Peer::OwnNode => {
+                let own = subject.and_then(|pod| pod.node.clone()).map(Owner::Node);
+                own.is_some_and(|own| self.state.owner(address) == own)
+            }
+            // A pod's own address is never named: its policies do not judge what stays in it.
+            Peer::Names(names) => {
+                let name = name_of(address).filter(|_| self.state.learned && self.flow.src != self.flow.dst);
+                let is_named = name.is_some_and(|name| names.iter().any(|pattern| is_named(pattern, name)));
+                self.part(Part::Named, is_named);
+                is_named
+            }
+            Peer::Block(block) => {
+                let (inside, excepted) = in_block(block, address);
+                self.by_except |= inside && excepted;
+                inside && !excepted
+            }
+            Peer::Region(region) => {
+                region.all.iter().all(|union| union.iter().any(|peer| self.is_peer(peer, direction)))
+                    && !region.none.iter().any(|peer| self.is_peer(peer, direction))
+            }
+        }
     }
 
     fn port(&mut self, port: &PolicyPort) -> bool {
@@ -465,6 +481,9 @@ impl Asked<'_> {
             PolicyPort::All(transport) => number_of(*transport) == protocol,
             PolicyPort::Range { transport, first, last } => {
                 number_of(*transport) == protocol && (*first..=*last).contains(&number)
+            }
+            PolicyPort::Numbers { protocols: (low, high), first, last } => {
+                (*low..=*high).contains(&protocol) && (*first..=*last).contains(&number)
             }
             PolicyPort::Named { transport, name } => {
                 let declares = self.dst.is_some_and(|pod| {
@@ -493,7 +512,18 @@ pub(crate) fn selects(selector: &Selector, labels: &Labels) -> bool {
             (Condition::In(values), Some(value)) => values.iter().any(|one| one == value),
             (Condition::NotIn(values), Some(value)) => values.iter().all(|one| one != value),
             (Condition::Exists, Some(_)) | (Condition::NotIn(_) | Condition::DoesNotExist, None) => true,
-            (Condition::In(_) | Condition::Exists, None) | (Condition::DoesNotExist, Some(_)) => false,
+            (Condition::Contains(text), Some(value)) => value.contains(&**text),
+            (Condition::StartsWith(text), Some(value)) => value.starts_with(&**text),
+            (Condition::EndsWith(text), Some(value)) => value.ends_with(&**text),
+            (Condition::DoesNotExist, Some(_))
+            | (
+                Condition::In(_)
+                | Condition::Exists
+                | Condition::Contains(_)
+                | Condition::StartsWith(_)
+                | Condition::EndsWith(_),
+                None,
+            ) => false,
         }
     })
 }

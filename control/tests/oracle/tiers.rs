@@ -5,7 +5,7 @@ use bulkhead_control::object::{
 };
 use bulkhead_control::origin::Direction;
 
-use super::{Asked, number_of, selects};
+use super::{Asked, number_of};
 
 /// The rule that decides in a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,18 +18,15 @@ pub(crate) struct Decision {
 
 impl Asked<'_> {
     /// A tier's decision for one end of the flow. `None` if the tier passes or no rule matches.
-    pub(super) fn tier(&mut self, tier: Tier, subject: &Pod, direction: Direction) -> Option<Decision> {
+    pub(super) fn tier(&mut self, tier: &Tier, subject: &Pod, direction: Direction) -> Option<Decision> {
         let state = self.state;
-        let selected = |policy: &&ClusterPolicy| {
-            policy.rank.tier == tier
-                && state.covers(&policy.subject.namespaces, &subject.name.namespace)
-                && selects(&policy.subject.pods, &subject.labels)
-        };
+        let selected =
+            |policy: &&ClusterPolicy| policy.rank.tier == *tier && state.is_selected(&policy.subject, subject);
         let mut policies: Vec<_> = state.cluster_policies.values().filter(selected).collect();
         policies.sort_by_key(|policy| {
             let name = &policy.rank.name;
             let last = name.kind == ClusterPolicyKind::BaselineAdminNetworkPolicy;
-            (last, policy.rank.priority, name.kind != ClusterPolicyKind::ClusterNetworkPolicy, &name.name)
+            (last, policy.rank.order, name.kind != ClusterPolicyKind::ClusterNetworkPolicy, &name.name)
         });
         for policy in policies {
             let rules = match direction {
@@ -39,18 +36,23 @@ impl Asked<'_> {
             for (rule, one) in rules.iter().enumerate() {
                 if one.action != RuleAction::Accept && self.may_be_of_named_pods(&one.traffic, direction) {
                     self.by_quarantine = true;
-                    return Some(Decision { tier, policy: policy.rank.name.clone(), rule, accepts: false });
+                    return Some(Decision {
+                        tier: tier.clone(),
+                        policy: policy.rank.name.clone(),
+                        rule,
+                        accepts: false,
+                    });
                 }
                 if self.matches(&one.traffic, direction) {
                     let accepts = match one.action {
                         RuleAction::Accept => true,
                         RuleAction::Deny => false,
                         RuleAction::Pass => {
-                            self.passed.insert((tier, direction));
+                            self.passed.insert((tier.clone(), direction));
                             return None;
                         }
                     };
-                    return Some(Decision { tier, policy: policy.rank.name.clone(), rule, accepts });
+                    return Some(Decision { tier: tier.clone(), policy: policy.rank.name.clone(), rule, accepts });
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Random cluster policies.
 
 use bulkhead_control::object::{
-    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, IpBlock, NamespaceScope, Peer, PodPeer,
-    PolicyPort, PolicyRule, Rank, RuleAction, Tier, Transport,
+    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, IpBlock, Isolation, NamespaceScope, Order, Peer,
+    PodPeer, PolicyPort, PolicyRule, Rank, RuleAction, Tier, Transport,
 };
 use bulkhead_control::origin::Direction;
 
@@ -32,16 +32,18 @@ pub(crate) fn cluster_policy(rng: &mut Rng) -> ClusterPolicy {
     // Few priorities, so that some policies are tied.
     let (tier, priority) = match name.kind {
         ClusterPolicyKind::ClusterNetworkPolicy => {
-            (rng.pick(&[Tier::Admin, Tier::Baseline]), rng.pick(&[0, 5, 5, 1000]))
+            (if rng.chance(50) { Tier::Admin } else { Tier::Baseline }, rng.pick(&[0, 5, 5, 1000]))
         }
         ClusterPolicyKind::AdminNetworkPolicy => (Tier::Admin, rng.pick(&[0, 5, 5, 1000])),
-        ClusterPolicyKind::BaselineAdminNetworkPolicy => (Tier::Baseline, u16::MAX),
+        _ => (Tier::Baseline, u16::MAX),
     };
     ClusterPolicy {
-        rank: Rank { tier, priority, name },
+        rank: Rank { tier, order: Order::of(f64::from(priority)), tie: text(""), name },
         subject: pods(rng),
         ingress: rules(rng, Direction::Ingress),
         egress: rules(rng, Direction::Egress),
+        isolates: Isolation::default(),
+        is_union: false,
         fault: None,
         position: None,
         enforcement: None,
@@ -50,7 +52,7 @@ pub(crate) fn cluster_policy(rng: &mut Rng) -> ClusterPolicy {
 
 fn pods(rng: &mut Rng) -> PodPeer {
     let namespaces = NamespaceScope::Selected(selector(rng, SCOPE_LABELS, 35));
-    PodPeer { namespaces, pods: selector(rng, POD_LABELS, 50) }
+    PodPeer { namespaces, pods: selector(rng, POD_LABELS, 50), filter: None }
 }
 
 fn rules(rng: &mut Rng, direction: Direction) -> Vec<ClusterRule> {
@@ -62,7 +64,7 @@ fn rules(rng: &mut Rng, direction: Direction) -> Vec<ClusterRule> {
         if rng.chance(4) {
             let peers = (action == RuleAction::Accept).then(Vec::new);
             let action = if action == RuleAction::Pass { RuleAction::Deny } else { action };
-            return ClusterRule { name, action, traffic: PolicyRule { peers, ports: None } };
+            return ClusterRule { name, action, traffic: PolicyRule { peers, ports: None }, then: None };
         }
         let count = rng.pick(&[1, 1, 2, 3]);
         let peers: Vec<Peer> = (0..count).map(|_| peer(rng, direction, action)).collect();
@@ -71,7 +73,7 @@ fn rules(rng: &mut Rng, direction: Direction) -> Vec<ClusterRule> {
             let count = rng.pick(&[1, 1, 2, 3]);
             (0..count).flat_map(|_| ports(rng, of_pods)).collect()
         });
-        ClusterRule { name, action, traffic: PolicyRule { peers: Some(peers), ports } }
+        ClusterRule { name, action, traffic: PolicyRule { peers: Some(peers), ports }, then: None }
     };
     (0..count).map(|_| rule(rng)).collect()
 }
@@ -91,7 +93,7 @@ fn peer(rng: &mut Rng, direction: Direction, action: RuleAction) -> Peer {
 /// A random entry of a list of ports. If all peers are pods, a port name becomes one entry per protocol.
 fn ports(rng: &mut Rng, of_pods: bool) -> Vec<PolicyPort> {
     match port(rng) {
-        PolicyPort::Range { transport, first, last } => vec![PolicyPort::Range { transport, first, last }],
+        port @ (PolicyPort::Range { .. } | PolicyPort::Numbers { .. }) => vec![port],
         _ if of_pods => {
             let name = port_name(rng);
             Transport::ALL.map(|transport| PolicyPort::Named { transport, name: name.clone() }).into()

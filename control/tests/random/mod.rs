@@ -77,7 +77,7 @@ pub(crate) fn history(rng: &mut Rng) -> History {
     // Most clusters have only NetworkPolicies.
     let tiers = rng.chance(40);
     if tiers {
-        first.extend((0..1 + rng.below(4)).map(|_| Object::ClusterPolicy(cluster_policy::cluster_policy(rng))));
+        first.extend((0..1 + rng.below(4)).map(|_| Object::from(cluster_policy::cluster_policy(rng))));
     }
     rng.shuffle(&mut first);
     let mut steps: Vec<Step> = first.into_iter().map(|object| Step::Event(Event::Apply(object))).collect();
@@ -98,7 +98,7 @@ pub(crate) fn history(rng: &mut Rng) -> History {
 
 fn tier_change(rng: &mut Rng) -> Step {
     Step::Event(if rng.chance(75) {
-        Event::Apply(Object::ClusterPolicy(cluster_policy::cluster_policy(rng)))
+        Event::Apply(cluster_policy::cluster_policy(rng).into())
     } else {
         Event::DeleteClusterPolicy(cluster_policy::cluster_policy_name(rng))
     })

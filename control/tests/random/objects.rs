@@ -120,6 +120,7 @@ pub(crate) fn pod(rng: &mut Rng, name: &PodName) -> Pod {
         host_network,
         uid: None,
         finished: rng.chance(7),
+        service_account: None,
         lifetime: lifetime(rng),
         ports: container_ports(rng),
     };
@@ -228,11 +229,11 @@ fn peer(rng: &mut Rng, own: &Arc<str>) -> Peer {
         0..4 => Peer::Block(block(rng)),
         4..6 => {
             let pods = selector(rng, POD_LABELS, 25);
-            Peer::Pods(PodPeer { namespaces: NamespaceScope::Own(own.clone()), pods })
+            Peer::Pods(PodPeer { namespaces: NamespaceScope::Own(own.clone()), pods, filter: None })
         }
         _ => {
             let namespaces = NamespaceScope::Selected(selector(rng, SCOPE_LABELS, 25));
-            Peer::Pods(PodPeer { namespaces, pods: selector(rng, POD_LABELS, 40) })
+            Peer::Pods(PodPeer { namespaces, pods: selector(rng, POD_LABELS, 40), filter: None })
         }
     }
 }
@@ -285,7 +286,7 @@ pub(crate) fn borders(state: &State) -> impl Iterator<Item = IpAddr> {
     let cluster = state.cluster_policies.values().flat_map(|policy| &policy.egress).map(|rule| &rule.traffic);
     let blocks = rules.chain(cluster).flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
         Peer::Block(block) => Some(block),
-        Peer::Pods(_) | Peer::Nodes(_) | Peer::Names(_) => None,
+        Peer::Pods(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
     });
     let nets = blocks.flat_map(|block| std::iter::once(&block.cidr).chain(&block.except));
     nets.flat_map(|net| {

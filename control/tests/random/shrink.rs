@@ -43,7 +43,7 @@ fn simpler(step: &Step) -> Vec<Step> {
             smaller_policies(policy).into_iter().map(|policy| apply(policy.into())).collect()
         }
         Step::Event(Event::Apply(Object::ClusterPolicy(policy))) => {
-            smaller_cluster_policies(policy).into_iter().map(|policy| apply(Object::ClusterPolicy(policy))).collect()
+            smaller_cluster_policies(policy).into_iter().map(|policy| apply(policy.into())).collect()
         }
         Step::Event(Event::Apply(Object::Pod(pod))) => {
             smaller_pods(pod).into_iter().map(|pod| apply(pod.into())).collect()
@@ -187,6 +187,8 @@ fn show_rule(rule: &PolicyRule) -> String {
             Peer::Block(block) => format!("{} except {:?}", block.cidr, block.except),
             Peer::Nodes(nodes) => format!("nodes {nodes}"),
             Peer::Names(names) => format!("names {names:?}"),
+            Peer::OwnNode => "own node".to_owned(),
+            Peer::Region(region) => format!("{region:?}"),
             Peer::Pods(peer) => match &peer.namespaces {
                 NamespaceScope::Own(_) => format!("pods {}", peer.pods),
                 NamespaceScope::Selected(scope) => format!("pods {} in {scope}", peer.pods),
@@ -199,6 +201,7 @@ fn show_rule(rule: &PolicyRule) -> String {
             PolicyPort::All(transport) => transport.to_string(),
             PolicyPort::Range { transport, first, last } => format!("{transport}/{first}-{last}"),
             PolicyPort::Named { transport, name } => format!("{transport}/{name}"),
+            PolicyPort::Numbers { protocols, first, last } => format!("{protocols:?}/{first}-{last}"),
         };
         format!("{:?}", ports.iter().map(port).collect::<Vec<_>>())
     });

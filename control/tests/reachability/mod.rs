@@ -74,7 +74,7 @@ fn agrees(pipeline: &Pipeline, judged: &Judgement, direction: Direction, decisio
             !decision.allowed && !judged.own_node && *of == direction && **policies == **by
         }
         (Side::Tier(tier), Some(Origin::ClusterPolicy { tier: of, policy, rule, .. })) => {
-            (tier.tier, &tier.policy, tier.rule, tier.accepts) == (*of, policy, *rule, decision.allowed)
+            (&tier.tier, &tier.policy, tier.rule, tier.accepts) == (of, policy, *rule, decision.allowed)
         }
         _ => false,
     }

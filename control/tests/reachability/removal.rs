@@ -71,6 +71,7 @@ fn without(objects: &[Object], gone: &[Rule], policies: &[PolicyName]) -> Vec<Ob
                 policy.egress.iter_mut().for_each(|rules| keep(rules, |at| stays(&name, Direction::Egress, at)));
             }
             Object::ClusterPolicy(policy) => {
+                let policy = std::sync::Arc::make_mut(policy);
                 keep(&mut policy.ingress, |at| stays(&name, Direction::Ingress, at));
                 keep(&mut policy.egress, |at| stays(&name, Direction::Egress, at));
             }
@@ -123,7 +124,9 @@ impl Asked {
 fn egress_of<'a>(object: &'a mut Object, rule: &Rule) -> Option<&'a mut Vec<Peer>> {
     let is_policy = key(object).as_ref() == Some(&rule.policy) && rule.direction == Direction::Egress;
     match object {
-        Object::ClusterPolicy(policy) if is_policy => policy.egress[rule.at].traffic.peers.as_mut(),
+        Object::ClusterPolicy(policy) if is_policy => {
+            std::sync::Arc::make_mut(policy).egress[rule.at].traffic.peers.as_mut()
+        }
         _ => None,
     }
 }

@@ -216,6 +216,7 @@ fn pod(rng: &mut Rng, name: &str) -> Pod {
         mac: None,
         host_network: rng.chance(8),
         finished: rng.chance(8),
+        service_account: None,
         uid: None,
         lifetime: Lifetime { created, ..Lifetime::default() },
         ports: vec![],

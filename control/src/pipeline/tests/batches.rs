@@ -95,14 +95,17 @@ fn any_richer_event() -> impl Strategy<Value = Event> {
         3 => (ns(), role()).prop_map(|(ns, role)| Peer::Pods(PodPeer {
             namespaces: NamespaceScope::Own(ns.into()),
             pods: crate::fixtures::selector(role),
+            filter: None,
         })),
         2 => role().prop_map(|team| Peer::Pods(PodPeer {
             namespaces: NamespaceScope::Selected(crate::fixtures::selector(&team.replace("role", "team"))),
             pods: Selector::everything(),
+            filter: None,
         })),
         1 => Just(Peer::Pods(PodPeer {
             namespaces: NamespaceScope::Selected(Selector::everything()),
             pods: Selector::everything(),
+            filter: None,
         })),
         1 => Just(Peer::Block(IpBlock { cidr: "10.0.0.0/29".parse().unwrap(), except: vec!["10.0.0.2/32".parse().unwrap()] })),
     ];

@@ -124,8 +124,8 @@ impl Churn {
         let block = format!("10.{}.0.0/16", self.random.below(250)).parse().unwrap();
         let peers = match self.random.below(5) {
             0 => None,
-            1 => Some(vec![Peer::Pods(PodPeer { namespaces: NamespaceScope::Own(own), pods })]),
-            2 | 3 => Some(vec![Peer::Pods(PodPeer { namespaces: NamespaceScope::Selected(team), pods })]),
+            1 => Some(vec![Peer::Pods(PodPeer { namespaces: NamespaceScope::Own(own), pods, filter: None })]),
+            2 | 3 => Some(vec![Peer::Pods(PodPeer { namespaces: NamespaceScope::Selected(team), pods, filter: None })]),
             _ => Some(vec![Peer::Block(IpBlock { cidr: block, except: vec![] })]),
         };
         let port = 80 + u16::try_from(self.random.below(20)).unwrap();

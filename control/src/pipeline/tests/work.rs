@@ -27,7 +27,7 @@ fn http() -> Option<Vec<PolicyPort>> {
 
 fn all_pods() -> Option<Vec<Peer>> {
     let namespaces = NamespaceScope::Selected(Selector::everything());
-    Some(vec![Peer::Pods(PodPeer { namespaces, pods: Selector::everything() })])
+    Some(vec![Peer::Pods(PodPeer { namespaces, pods: Selector::everything(), filter: None })])
 }
 
 /// Returns a node with one pod, and many pods on other nodes that declare `http`.

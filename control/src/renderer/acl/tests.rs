@@ -41,12 +41,12 @@ impl Random {
         }
     }
 
-    fn tier(&mut self, tier: Tier, origin: &mut u32, rules: &mut Vec<TierRule>) {
-        let isolates = tier == Tier::NetworkPolicy;
+    fn tier(&mut self, tier: &Tier, origin: &mut u32, rules: &mut Vec<TierRule>) {
+        let isolates = *tier == Tier::NetworkPolicy;
         let mut add = |peers, services, action, own| {
             *origin += 1;
             let origin = if own { crate::origin::Origins::OWN_NODE } else { OriginId(*origin) };
-            rules.push(TierRule { tier, peers, services, action, origin });
+            rules.push(TierRule { tier: tier.clone(), peers, services, action, origin });
         };
         if isolates {
             add(Peers::OwnNode, Services::Any, RuleAction::Accept, true);
@@ -67,7 +67,7 @@ impl Random {
         let mut rules = Vec::new();
         for tier in Tier::ALL {
             if self.below(2) == 0 {
-                self.tier(tier, origin, &mut rules);
+                self.tier(&tier, origin, &mut rules);
             }
         }
         (!rules.is_empty()).then(|| Arc::new(TieredList { id: ListId(id), rules }))
@@ -166,6 +166,7 @@ pub(in crate::renderer) fn hold_against_the_tiers(mut tables_of: impl FnMut(&Tra
                     let egress = rules_of(src).and_then(|rules| rules.egress);
                     let ingress = rules_of(dst).and_then(|rules| rules.ingress);
                     let out = truth(&sets, egress.as_deref(), dst, port);
+                    let out_tier = out.1.as_ref().map(|(tier, _)| tier.clone());
                     let decides = match out.0 {
                         Action::Deny => ("egress", out),
                         Action::Allow => ("ingress", truth(&sets, ingress.as_deref(), src, port)),
@@ -175,15 +176,13 @@ pub(in crate::renderer) fn hold_against_the_tiers(mut tables_of: impl FnMut(&Tra
                     assert_eq!(verdict.action(), action, "{src} -> {dst}:{port} {by:?}\n{told:#?}");
                     if action == Action::Deny {
                         let named = table.deciding_rule(verdict).map(|rule| rule.origin);
-                        assert_eq!(named, by.map(|(_, origin)| origin), "{src} -> {dst}:{port}\n{told:#?}");
+                        assert_eq!(named, by.as_ref().map(|(_, origin)| *origin), "{src} -> {dst}:{port}\n{told:#?}");
                     }
                     let way = if local == [true; 2] { "local" } else { "across" };
-                    let tier = by.map(|(tier, _)| tier);
+                    let tier = by.as_ref().map(|(tier, _)| tier.clone());
                     *reached.entry(format!("{way} {side} {action:?} {tier:?}")).or_default() += 1;
                     if dst == address(NODE) {
-                        *reached
-                            .entry(format!("own node {action:?} {:?}", out.1.map(|(tier, _)| tier)))
-                            .or_default() += 1;
+                        *reached.entry(format!("own node {action:?} {:?}", out_tier)).or_default() += 1;
                     }
                 }
             }

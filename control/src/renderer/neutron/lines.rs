@@ -89,7 +89,7 @@ pub(super) fn of_tiers(
     limit: usize,
 ) -> Result<BTreeSet<Line>, Why> {
     let tiered = list.rules.iter().map(|rule| Tiered {
-        tier: rule.tier,
+        tier: rule.tier.clone(),
         peers: match &rule.peers {
             Peers::Any => Some(Addresses::Any),
             Peers::OwnNode => None,

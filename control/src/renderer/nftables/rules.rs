@@ -48,11 +48,12 @@ pub(super) fn list_chain(list: ListId) -> String {
     format!("list-{}", list.0)
 }
 
-fn tier_chain(list: ListId, tier: Tier) -> String {
+fn tier_chain(list: ListId, tier: &Tier) -> String {
     let tier = match tier {
         Tier::Admin => "admin",
         Tier::NetworkPolicy => "policy",
         Tier::Baseline => "baseline",
+        Tier::Other(tier) => return format!("{}-tier-{}", list_chain(list), tier.name),
     };
     format!("{}-{tier}", list_chain(list))
 }
@@ -70,8 +71,8 @@ pub(super) fn names(list: &TieredList) -> Vec<String> {
     std::iter::once(list_chain(list.id)).chain(tiers).collect()
 }
 
-fn tiers(list: &TieredList) -> Vec<Tier> {
-    let mut tiers: Vec<Tier> = list.rules.iter().map(|rule| rule.tier).collect();
+fn tiers(list: &TieredList) -> Vec<&Tier> {
+    let mut tiers: Vec<&Tier> = list.rules.iter().map(|rule| &rule.tier).collect();
     tiers.dedup();
     tiers
 }
@@ -79,18 +80,18 @@ fn tiers(list: &TieredList) -> Vec<Tier> {
 /// Returns the chains of a list: one that jumps to the tiers in order, and one per tier.
 pub(super) fn chains(list: &TieredList, direction: Direction, comment: impl Fn(&TierRule) -> String) -> Vec<Chain> {
     let tiers = tiers(list);
-    let mut rules: Vec<String> = tiers.iter().map(|&tier| format!("jump {}", tier_chain(list.id, tier))).collect();
+    let mut rules: Vec<String> = tiers.iter().map(|tier| format!("jump {}", tier_chain(list.id, tier))).collect();
     rules.push(open(direction));
     let first = Chain { name: list_chain(list.id), comment: direction.name().to_owned(), rules };
-    let of_tier = |tier: Tier| {
-        let rules = list.rules.iter().filter(|rule| rule.tier == tier);
+    let of_tier = |tier: &Tier| {
+        let rules = list.rules.iter().filter(|rule| rule.tier == *tier);
         Chain {
             name: tier_chain(list.id, tier),
             comment: format!("{direction}, tier {}", tier.name()),
             rules: rules.flat_map(|rule| rule_texts(rule, direction, &comment(rule))).collect(),
         }
     };
-    std::iter::once(first).chain(tiers.iter().map(|&tier| of_tier(tier))).collect()
+    std::iter::once(first).chain(tiers.iter().map(|tier| of_tier(tier))).collect()
 }
 
 /// Returns the name of the counter of an origin's decisions: `allow-12`, `deny-12`, `pass-12`.
@@ -109,9 +110,9 @@ pub(super) fn hairpin(list: Option<&TieredList>, matching: &str) -> Vec<String> 
     let mut rules = Vec::new();
     if let Some(list) = list {
         let tiers = tiers(list);
-        let is_isolated = tiers.contains(&Tier::NetworkPolicy);
+        let is_isolated = tiers.contains(&&Tier::NetworkPolicy);
         for tier in tiers {
-            if tier == Tier::Admin || tier == Tier::Baseline && !is_isolated {
+            if *tier == Tier::Admin || *tier == Tier::Baseline && !is_isolated {
                 rules.push(format!("{matching} jump {}", tier_chain(list.id, tier)));
             }
         }

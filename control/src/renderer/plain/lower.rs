@@ -69,11 +69,11 @@ pub(in crate::renderer) fn lower(
     direction: Direction,
 ) -> Result<Lowered, TooComplex> {
     let mut lowered = Lowered { rules: Vec::new(), own_node: None };
-    let (mut tier, mut passed) = (Tier::Admin, Vec::<Product>::new());
+    let (mut tier, mut passed) = (None, Vec::<Product>::new());
     for Tiered { tier: of, peers, services, names, action, origin } in rules {
-        debug_assert!(tier <= of, "rules come by tier");
-        if tier != of {
-            (tier, passed) = (of, Vec::new());
+        debug_assert!(tier.as_ref() <= Some(&of), "rules come by tier");
+        if tier.as_ref() != Some(&of) {
+            (tier, passed) = (Some(of.clone()), Vec::new());
         }
         let Some(peers) = peers else {
             debug_assert!(action == RuleAction::Accept && services == Services::Any && passed.is_empty());
@@ -98,7 +98,7 @@ pub(in crate::renderer) fn lower(
                 return Ok(lowered);
             }
         } else {
-            let left = cut((peers, services), &passed).ok_or(TooComplex { tier, origin })?;
+            let left = cut((peers, services), &passed).ok_or(TooComplex { tier: of, origin })?;
             lowered.rules.extend(left.into_iter().map(rule));
         }
     }

@@ -77,7 +77,7 @@ fn asks_for_labels(policy: &ClusterPolicy) -> bool {
     let peers = rules.flat_map(|rule| rule.traffic.peers.iter().flatten());
     let pods = peers.filter_map(|peer| match peer {
         Peer::Pods(pods) => Some(pods),
-        Peer::Block(_) | Peer::Nodes(_) | Peer::Names(_) => None,
+        Peer::Block(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
     });
     std::iter::once(&policy.subject).chain(pods).any(|PodPeer { namespaces, .. }| match namespaces {
         NamespaceScope::Own(_) => false,

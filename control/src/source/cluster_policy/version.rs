@@ -12,8 +12,8 @@ pub(super) enum Version {
 impl Version {
     pub(super) fn of(kind: ClusterPolicyKind) -> Self {
         match kind {
-            ClusterPolicyKind::ClusterNetworkPolicy => Self::V1alpha2,
             ClusterPolicyKind::AdminNetworkPolicy | ClusterPolicyKind::BaselineAdminNetworkPolicy => Self::V1alpha1,
+            _ => Self::V1alpha2,
         }
     }
 

@@ -29,7 +29,7 @@ impl Shape {
         }
         let mut policies: BTreeMap<PolicyName, Vec<Allow>> = BTreeMap::new();
         for rule in &list.rules {
-            match (rule.tier, rule.action, origins.get(rule.origin)) {
+            match (&rule.tier, rule.action, origins.get(rule.origin)) {
                 (Tier::NetworkPolicy, RuleAction::Accept, _) if rule.peers == Peers::OwnNode => {}
                 (Tier::NetworkPolicy, RuleAction::Accept, Some(Origin::Policy { policy, rule: at, .. })) => {
                     let (peers, services) = (rule.peers.clone(), rule.services.clone());

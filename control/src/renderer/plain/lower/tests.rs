@@ -91,10 +91,10 @@ fn any_rules() -> impl Strategy<Value = Vec<Tiered>> {
         1 => Just(service(protocol::UDP, 0, u16::MAX)),
     ];
     let action = prop_oneof![Just(RuleAction::Accept), Just(RuleAction::Deny), Just(RuleAction::Pass)];
-    let of_tier = move |tier| {
+    let of_tier = move |tier: Tier| {
         let one = (addresses.clone(), services.clone(), action.clone());
         prop::collection::vec(one, 0..6).prop_map(move |rules| {
-            let rule = |(peers, services, action)| rule(tier, Some(peers), services, action, 0);
+            let rule = |(peers, services, action)| rule(tier.clone(), Some(peers), services, action, 0);
             rules.into_iter().map(rule).collect::<Vec<_>>()
         })
     };

@@ -104,10 +104,11 @@ impl Cache {
             Event::DeleteNode(name) => self.set_node(&name, None),
             Event::DeletePolicy(name) => self.set_policy(name, None),
             Event::DeleteClusterPolicy(name) => self.set_cluster_policy(name, None),
-            // No policy depends on Services: `crate::service` resolves them.
-            Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
+            // `crate::service` resolves Services, and `crate::foreign` policies of other products.
+            Event::Apply(Object::Service(_) | Object::EndpointSlice(_) | Object::Foreign(_))
             | Event::DeleteService(_)
-            | Event::DeleteEndpointSlice(_) => None,
+            | Event::DeleteEndpointSlice(_)
+            | Event::DeleteForeign(_) => None,
         }
     }
 

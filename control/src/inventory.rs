@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::cache::Event;
+use crate::foreign::ForeignName;
 use crate::object::{ClusterPolicyName, Object, ObjectName, PodName, PolicyName, ServiceName};
 use crate::texts::Texts;
 
@@ -31,6 +32,8 @@ pub enum Key {
     Service(ServiceName),
     /// An EndpointSlice.
     EndpointSlice(ObjectName),
+    /// An object of another product, or one that only policies of other products refer to.
+    Foreign(ForeignName),
 }
 
 impl fmt::Display for Key {
@@ -44,6 +47,7 @@ impl fmt::Display for Key {
             Self::Pod(name) => write!(f, "Pod {name}"),
             Self::Service(name) => write!(f, "Service {name}"),
             Self::EndpointSlice(name) => write!(f, "EndpointSlice {name}"),
+            Self::Foreign(name) => write!(f, "{name}"),
         }
     }
 }
@@ -60,6 +64,7 @@ impl Key {
             Event::DeletePod(name) => Self::Pod(name.clone()),
             Event::DeleteService(name) => Self::Service(name.clone()),
             Event::DeleteEndpointSlice(name) => Self::EndpointSlice(name.clone()),
+            Event::DeleteForeign(name) => Self::Foreign(name.clone()),
         }
     }
 
@@ -73,6 +78,7 @@ impl Key {
             Object::Pod(pod) => Self::Pod(pod.name.clone()),
             Object::Service(service) => Self::Service(service.name.clone()),
             Object::EndpointSlice(slice) => Self::EndpointSlice(slice.name.clone()),
+            Object::Foreign(object) => Self::Foreign(object.name()),
         }
     }
 
@@ -86,6 +92,7 @@ impl Key {
             Self::Pod(name) => Event::DeletePod(name),
             Self::Service(name) => Event::DeleteService(name),
             Self::EndpointSlice(name) => Event::DeleteEndpointSlice(name),
+            Self::Foreign(name) => Event::DeleteForeign(name),
         }
     }
 }

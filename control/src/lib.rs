@@ -13,9 +13,9 @@
 //!                                                                                          |
 //!                                                       classifier::Tables <--ACL renderer-+- other renderers
 //! ```
-//! [`service`] resolves Services to backends, separately from the pipeline: no policy depends on Services.
+//! [`service`] resolves Services to backends, separately from the pipeline: only policies of other products depend on Services.
 //!
-//! Between objects and cache, [`attachments`] adds the addresses that the node's container runtime gave to pods, and [`claims`] decides
+//! Between objects and cache, [`foreign`] resolves policies of other products, [`attachments`] adds the addresses that the node's container runtime gave to pods, and [`claims`] decides
 //! which pod has an address that several objects claim.
 //!
 //! The stages before the transaction know selectors and no tables; the stages after it know tables and no selectors ([`contract`]).
@@ -39,6 +39,7 @@ pub mod engine;
 pub mod filter;
 #[cfg(test)]
 mod fixtures;
+pub mod foreign;
 pub mod identity;
 pub mod inventory;
 mod labels;

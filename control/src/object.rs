@@ -25,6 +25,7 @@ pub use self::service::{
 };
 pub use self::workload::Workload;
 use crate::filter::Filter;
+use crate::foreign::ForeignObject;
 pub use crate::labels::{Labels, NAMESPACE_NAME_LABEL, TEMPLATE_HASH_LABEL};
 use crate::selector::Selector;
 
@@ -399,6 +400,8 @@ pub enum Object {
     Service(Arc<ClusterService>),
     /// Some endpoints of a Service.
     EndpointSlice(Arc<EndpointSlice>),
+    /// A policy of another product, or an object that only such policies refer to.
+    Foreign(Arc<ForeignObject>),
 }
 
 impl From<Pod> for Object {
@@ -410,6 +413,12 @@ impl From<Pod> for Object {
 impl From<Policy> for Object {
     fn from(policy: Policy) -> Self {
         Self::Policy(Arc::new(policy))
+    }
+}
+
+impl From<ForeignObject> for Object {
+    fn from(object: ForeignObject) -> Self {
+        Self::Foreign(Arc::new(object))
     }
 }
 

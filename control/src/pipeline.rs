@@ -21,6 +21,7 @@ use crate::claims::{Claims, Contest};
 use crate::configurator::Configurator;
 use crate::contract::{Endpoint, Transaction};
 pub use crate::engine::{Choice, Engine};
+use crate::foreign::Foreign;
 use crate::object::{Denied, IngressIsolation, Labels, Node, Object, Pod, PodName, PolicyName};
 use crate::origin::Origins;
 use crate::processor::{Committed, Processor, Scope};
@@ -40,6 +41,7 @@ pub const UNBOUND: &str = "";
 /// Turns events about objects into transactions for renderers, and holds the current state.
 pub struct Pipeline {
     attachments: Attachments,
+    foreign: Foreign,
     claims: Claims,
     cache: Cache,
     processor: Processor,
@@ -106,6 +108,7 @@ impl Pipeline {
     fn with(scope: Scope, isolation: IngressIsolation, first: Box<dyn Renderer>, enforcing: Enforcing) -> Self {
         Self {
             attachments: Attachments::default(),
+            foreign: Foreign::default(),
             claims: Claims::default(),
             cache: Cache::new(isolation),
             processor: Processor::new(scope),
@@ -128,16 +131,21 @@ impl Pipeline {
     pub fn resync(&mut self, objects: impl IntoIterator<Item = Object>) -> Result<(), RenderError> {
         let mut cache = Cache::new(self.cache.default_isolation());
         let mut claims = Claims::default();
+        let mut foreign = Foreign::default();
         self.attachments.forget_objects();
-        for object in objects {
-            let event = self.attachments.resolve(Event::Apply(object));
+        let mut apply = |event| {
             for event in claims.resolve(&cache, event) {
                 cache.apply(event);
             }
+        };
+        for object in objects {
+            let event = self.attachments.resolve(Event::Apply(object));
+            foreign.take(event).into_iter().for_each(&mut apply);
         }
+        foreign.changed().into_iter().for_each(apply);
         cache.retain_from(&self.cache);
         cache.quarantine(claims.quarantined(&cache));
-        (self.claims, self.cache) = (claims, cache);
+        (self.foreign, self.claims, self.cache) = (foreign, claims, cache);
         self.render_all()
     }
 
@@ -196,7 +204,7 @@ impl Pipeline {
     /// Applies events to which [`Attachments`] has added the attached pods' addresses.
     fn take_in(&mut self, events: Vec<Event>) -> Result<(), RenderError> {
         let (mut moved, mut nodes) = (BTreeSet::new(), BTreeSet::new());
-        for event in events {
+        for event in self.foreign.resolve_all(events) {
             for event in self.claims.resolve(&self.cache, event) {
                 for change in self.cache.apply(event) {
                     self.processor.process(&self.cache, &change);

@@ -25,7 +25,11 @@ impl Texts {
             Object::Pod(pod) => Arc::get_mut(pod).into_iter().for_each(|one| self.share_pod(one)),
             Object::Service(service) => Arc::get_mut(service).into_iter().for_each(|one| self.share_service(one)),
             Object::EndpointSlice(slice) => Arc::get_mut(slice).into_iter().for_each(|one| self.share_slice(one)),
-            Object::Namespace(_) | Object::Node(_) | Object::Policy(_) | Object::ClusterPolicy(_) => return,
+            Object::Namespace(_)
+            | Object::Node(_)
+            | Object::Policy(_)
+            | Object::ClusterPolicy(_)
+            | Object::Foreign(_) => return,
         }
         // The number of texts has doubled since the last removal, so the cost per text is constant.
         if self.all.len() > FEW.max(self.kept * 2) {

@@ -294,7 +294,7 @@ impl Store {
                 Key::Namespace(name) => drop(unknown.namespaces.insert(name.clone())),
                 Key::Pod(_) => unknown.is_pod = true,
                 Key::Node(_) => unknown.is_node = true,
-                Key::Policy(_) | Key::ClusterPolicy(_) | Key::Service(_) | Key::EndpointSlice(_) => {}
+                Key::Policy(_) | Key::ClusterPolicy(_) | Key::Service(_) | Key::EndpointSlice(_) | Key::Foreign(_) => {}
             }
         }
         unknown
@@ -317,6 +317,8 @@ fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Box<Object>>, Option<Box
 
 fn kind_of(key: &Key) -> Kind {
     match key {
+        // The API server is not asked for kinds of other products.
+        Key::Foreign(_) => Kind::ClusterNetworkPolicy,
         Key::Service(_) => Kind::Service,
         Key::EndpointSlice(_) => Kind::EndpointSlice,
         Key::Namespace(_) => Kind::Namespace,
@@ -330,6 +332,9 @@ fn kind_of(key: &Key) -> Kind {
             // The API server is not asked for kinds of other products.
             ClusterPolicyKind::CalicoNetworkPolicy
             | ClusterPolicyKind::CalicoGlobalNetworkPolicy
+            | ClusterPolicyKind::CalicoStagedNetworkPolicy
+            | ClusterPolicyKind::CalicoStagedGlobalNetworkPolicy
+            | ClusterPolicyKind::CalicoStagedKubernetesNetworkPolicy
             | ClusterPolicyKind::CiliumNetworkPolicy
             | ClusterPolicyKind::CiliumClusterwideNetworkPolicy => Kind::ClusterNetworkPolicy,
         },

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::PodKey;
+use crate::foreign::ForeignName;
 use crate::object::{
     ClusterPolicy, ClusterPolicyName, Namespace, Object, ObjectName, Pod, PodName, Policy, PolicyName, ServiceName,
 };
@@ -28,6 +29,8 @@ pub enum Event {
     DeleteService(ServiceName),
     /// The EndpointSlice was deleted.
     DeleteEndpointSlice(ObjectName),
+    /// The object of another product was deleted.
+    DeleteForeign(ForeignName),
 }
 
 /// A change of one object in the cache.

@@ -133,6 +133,12 @@ pub enum ClusterPolicyKind {
     CalicoNetworkPolicy,
     /// A GlobalNetworkPolicy of Calico.
     CalicoGlobalNetworkPolicy,
+    /// A StagedNetworkPolicy of Calico.
+    CalicoStagedNetworkPolicy,
+    /// A StagedGlobalNetworkPolicy of Calico.
+    CalicoStagedGlobalNetworkPolicy,
+    /// A StagedKubernetesNetworkPolicy of Calico.
+    CalicoStagedKubernetesNetworkPolicy,
     /// A CiliumNetworkPolicy.
     CiliumNetworkPolicy,
     /// A CiliumClusterwideNetworkPolicy.
@@ -152,6 +158,9 @@ impl ClusterPolicyKind {
             Self::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
             Self::CalicoNetworkPolicy => "Calico NetworkPolicy",
             Self::CalicoGlobalNetworkPolicy => "Calico GlobalNetworkPolicy",
+            Self::CalicoStagedNetworkPolicy => "Calico StagedNetworkPolicy",
+            Self::CalicoStagedGlobalNetworkPolicy => "Calico StagedGlobalNetworkPolicy",
+            Self::CalicoStagedKubernetesNetworkPolicy => "Calico StagedKubernetesNetworkPolicy",
             Self::CiliumNetworkPolicy => "CiliumNetworkPolicy",
             Self::CiliumClusterwideNetworkPolicy => "CiliumClusterwideNetworkPolicy",
         }

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::calico;
+use super::cilium;
 use super::cluster_policy;
 use super::custom::{self, Described};
 use super::error::{Problem, quoted};
@@ -68,6 +70,13 @@ pub(super) enum Decoded {
     Foreign(Box<Problem>),
     /// An object of a supported kind.
     Read(Box<Read>),
+    /// An object of another product, or one that only policies of other products refer to.
+    OtherProduct {
+        /// The object's apiVersion and kind.
+        kind: VersionKind,
+        /// The object. Used only with [`ForeignKinds::Read`](super::ForeignKinds::Read).
+        read: Box<Read>,
+    },
     /// An object with a pod template.
     Workload(Box<WorkloadRead>),
     /// An object whose meaning depends on [`Semantics`](super::Semantics).
@@ -151,6 +160,9 @@ fn decode_by(value: &Value, model: Model) -> Decoded {
     };
     if let Some(read) = cluster_policy::read(api_version, kind, value) {
         return Decoded::Read(Box::new(read));
+    }
+    if let Some(read) = calico::read(api_version, kind, value).or_else(|| cilium::read(api_version, kind, value)) {
+        return Decoded::OtherProduct { kind: VersionKind::new(api_version, kind), read: Box::new(read) };
     }
     if let Some(read) = template::read(api_version, kind, value) {
         return Decoded::Workload(Box::new(read));

@@ -22,7 +22,9 @@ use super::pieces::parse;
 use super::planned::{self, Placed};
 use super::template::WorkloadRead;
 use super::tree::Entry;
-use super::{Loaded, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced, foreign, service};
+use super::{
+    ForeignKinds, Loaded, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced, foreign, service,
+};
 use crate::object::{IngressIsolation, Object, Policy, Position};
 
 /// Collects objects and faults of all inputs.
@@ -223,6 +225,13 @@ impl Loader {
             Decoded::Unreadable(problem) | Decoded::NoObject(problem) => {
                 return self.report(Severity::Error, context, None, *problem);
             }
+            Decoded::OtherProduct { kind, read } => {
+                let (api_version, kind) = kind.parts();
+                if self.options.foreign == ForeignKinds::Skip || self.options.ignores(api_version, kind) {
+                    return self.skip(api_version, kind, context);
+                }
+                *read
+            }
             Decoded::Foreign(problem) => Read::nameless(*problem),
             Decoded::Workload(read) => return self.settle_workload(*read, context),
             Decoded::Read(read) => *read,
@@ -258,13 +267,11 @@ impl Loader {
             }
             Outcome::Closed(_) | Outcome::Nothing | Outcome::Unreadable => None,
         };
-        let position = match &mut object {
-            Some(Object::Policy(policy)) => Some(&mut Arc::make_mut(policy).position),
-            Some(Object::ClusterPolicy(policy)) => Some(&mut Arc::make_mut(policy).position),
-            _ => None,
-        };
-        if let Some(position) = position {
-            *position = Some(context.position());
+        match &mut object {
+            Some(Object::Policy(policy)) => Arc::make_mut(policy).position = Some(context.position()),
+            Some(Object::ClusterPolicy(policy)) => Arc::make_mut(policy).position = Some(context.position()),
+            Some(Object::Foreign(object)) => Arc::make_mut(object).set_position(context.position()),
+            _ => {}
         }
         let key = match (read.key, &mut object) {
             (Some(key), _) => key,
@@ -327,7 +334,7 @@ impl Loader {
     fn skip(&mut self, api_version: &str, kind: &str, context: &mut Context<'_>) {
         let group = foreign::group_of(api_version);
         let restricts = foreign::restricts(group, kind);
-        let is_ignored = restricts && self.options.ignored.iter().any(|name| name.is(group, kind));
+        let is_ignored = restricts && self.options.ignores(api_version, kind);
         let counts = if is_ignored { &mut self.loaded.ignored } else { &mut self.loaded.skipped };
         let count = counts.entry(printable(&format!("{api_version} {kind}")).into_owned()).or_insert(0);
         *count += 1;

@@ -46,6 +46,8 @@
 //! A missing `metadata.namespace` means `default`. (`kubectl apply` would use the namespace of its context, which a file does not name.)
 
 mod address;
+mod calico;
+mod cilium;
 mod cluster;
 mod cluster_policy;
 mod custom;
@@ -105,7 +107,9 @@ use std::sync::Arc;
 
 pub use custom::CustomResource;
 pub use error::{MAX_SHOWN, SourceError, SourceErrors};
-pub use options::{Folders, KindName, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced};
+pub use options::{
+    Folders, ForeignKinds, KindName, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced,
+};
 
 use crate::object::{Object, Position, Transport};
 

@@ -62,6 +62,16 @@ pub enum ServiceKinds {
     Read,
 }
 
+/// Whether to read policies of other products, with the objects that they refer to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ForeignKinds {
+    /// Skips them. [`Options::unenforced`] applies to the policies among them.
+    #[default]
+    Skip,
+    /// Returns them as [`Object::Foreign`](crate::object::Object::Foreign).
+    Read,
+}
+
 /// Whether to add planned pods for workloads that have no pods in the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Templates {
@@ -98,10 +108,19 @@ pub struct Options {
     pub unenforced: Unenforced,
     /// Whether to read Services and endpoint slices.
     pub services: ServiceKinds,
+    /// Whether to read policies of other products.
+    pub foreign: ForeignKinds,
     /// Whether to add planned pods made from workloads' templates, and in which blocks.
     pub templates: Templates,
     /// What a directory's files may be.
     pub folders: Folders,
+}
+
+impl Options {
+    /// Whether the user has named the kind among [`Options::ignored`].
+    pub(super) fn ignores(&self, api_version: &str, kind: &str) -> bool {
+        self.ignored.iter().any(|name| name.is(foreign::group_of(api_version), kind))
+    }
 }
 
 impl From<Strictness> for Options {

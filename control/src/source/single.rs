@@ -43,7 +43,11 @@ pub fn read(value: Value, api_version: &str, kind: &str) -> Option<Single> {
         // Current API servers no longer use the model of 2016.
         Decoded::Read(read) | Decoded::BySemantics { v1: read, .. } => *read,
         Decoded::Foreign(problem) => Read::nameless(*problem),
-        Decoded::Skipped { .. } | Decoded::Workload(_) | Decoded::Unreadable(_) | Decoded::NoObject(_) => return None,
+        Decoded::Skipped { .. }
+        | Decoded::OtherProduct { .. }
+        | Decoded::Workload(_)
+        | Decoded::Unreadable(_)
+        | Decoded::NoObject(_) => return None,
     };
     let faults = Faults::new(read.label, read.findings, &read.outcome);
     let object = match read.outcome {

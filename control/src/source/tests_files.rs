@@ -43,6 +43,7 @@ pub(super) fn names(loaded: &Loaded) -> Vec<String> {
         Object::Service(service) => service.name.to_string(),
         Object::EndpointSlice(slice) => slice.name.to_string(),
         Object::Policy(policy) => policy.name.to_string(),
+        Object::Foreign(object) => object.name().to_string(),
     };
     loaded.objects.iter().map(name).collect()
 }

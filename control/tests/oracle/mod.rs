@@ -185,9 +185,10 @@ impl State {
             Event::DeleteNode(name) => drop(self.nodes.remove(&name)),
             Event::DeletePolicy(name) => drop(self.policies.remove(&name)),
             // No policy depends on Services.
-            Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
+            Event::Apply(Object::Service(_) | Object::EndpointSlice(_) | Object::Foreign(_))
             | Event::DeleteService(_)
-            | Event::DeleteEndpointSlice(_) => {}
+            | Event::DeleteEndpointSlice(_)
+            | Event::DeleteForeign(_) => {}
         }
     }
 

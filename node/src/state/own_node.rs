@@ -136,7 +136,8 @@ pub(super) fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
         | Object::Policy(_)
         | Object::ClusterPolicy(_)
         | Object::Service(_)
-        | Object::EndpointSlice(_) => false,
+        | Object::EndpointSlice(_)
+        | Object::Foreign(_) => false,
     });
     anyhow::ensure!(known, "the state has neither node `{node}` nor a pod on it\n  help: was the file cut off?");
     Ok(())

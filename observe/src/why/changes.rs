@@ -139,7 +139,7 @@ impl Ends {
             }
             Key::Policy(name) => self.namespaces.contains(&*name.namespace),
             Key::Namespace(name) => self.namespaces.contains(&*name),
-            Key::Node(_) | Key::ClusterPolicy(_) => true,
+            Key::Node(_) | Key::ClusterPolicy(_) | Key::Foreign(_) => true,
             Key::Service(_) => self.is_service,
             Key::EndpointSlice(name) => self.is_service && self.namespaces.contains(&*name.namespace),
         }

@@ -254,4 +254,8 @@ pub struct ClusterRule {
     /// What else decides about traffic that the rule accepts, and is not evaluated here: `HTTP rules`. `None` if nothing does.
     #[serde(default)]
     pub then: Option<Arc<str>>,
+    /// The rule's index in the list of the policy as it is written, for reports. `None` if it is the index in this list: lists of other
+    /// products' policies may resolve to more rules.
+    #[serde(default)]
+    pub at: Option<usize>,
 }

@@ -166,11 +166,13 @@ impl Compiler<'_> {
     fn cluster_matches(&self, direction: Direction, rules: &[ClusterRule]) -> Option<Vec<Match>> {
         let mut all = Vec::new();
         for (at, rule) in rules.iter().enumerate() {
+            let first = all.len();
             if denies_quarantined(rule) {
                 all.push(self.quarantined(direction, at, rule));
             }
             let matches = self.matches(direction, at, &rule.traffic).into_iter();
             all.extend(matches.map(|entry| Match { name: rule.name.clone(), action: rule.action, ..entry }));
+            all[first..].iter_mut().for_each(|entry| entry.rule = rule.at.unwrap_or(at));
         }
         (!rules.is_empty()).then_some(all)
     }

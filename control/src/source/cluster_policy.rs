@@ -307,7 +307,7 @@ impl Reader<'_> {
             Some(RuleAction::Accept) => (RuleAction::Accept, Some(Vec::new())),
             _ => (RuleAction::Deny, None),
         };
-        ClusterRule { name, action, traffic: PolicyRule { peers, ports: None }, then: None }
+        ClusterRule { name, action, traffic: PolicyRule { peers, ports: None }, then: None, at: None }
     }
 
     fn action_of(&self, text: &str) -> Option<RuleAction> {
@@ -347,7 +347,13 @@ impl Reader<'_> {
             self.findings.problem(base, text, "write two rules; in the one with these peers, write the port's number");
         }
         let name = raw.name.as_deref().filter(|name| !name.is_empty()).map(Arc::from);
-        Some(ClusterRule { name, action: action?, traffic: PolicyRule { peers: Some(peers), ports }, then: None })
+        Some(ClusterRule {
+            name,
+            action: action?,
+            traffic: PolicyRule { peers: Some(peers), ports },
+            then: None,
+            at: None,
+        })
     }
 
     fn action(&mut self, raw: Option<&str>, path: &FieldPath) -> Option<RuleAction> {

@@ -64,7 +64,7 @@ fn rules(rng: &mut Rng, direction: Direction) -> Vec<ClusterRule> {
         if rng.chance(4) {
             let peers = (action == RuleAction::Accept).then(Vec::new);
             let action = if action == RuleAction::Pass { RuleAction::Deny } else { action };
-            return ClusterRule { name, action, traffic: PolicyRule { peers, ports: None }, then: None };
+            return ClusterRule { name, action, traffic: PolicyRule { peers, ports: None }, then: None, at: None };
         }
         let count = rng.pick(&[1, 1, 2, 3]);
         let peers: Vec<Peer> = (0..count).map(|_| peer(rng, direction, action)).collect();
@@ -73,7 +73,7 @@ fn rules(rng: &mut Rng, direction: Direction) -> Vec<ClusterRule> {
             let count = rng.pick(&[1, 1, 2, 3]);
             (0..count).flat_map(|_| ports(rng, of_pods)).collect()
         });
-        ClusterRule { name, action, traffic: PolicyRule { peers: Some(peers), ports }, then: None }
+        ClusterRule { name, action, traffic: PolicyRule { peers: Some(peers), ports }, then: None, at: None }
     };
     (0..count).map(|_| rule(rng)).collect()
 }

@@ -178,6 +178,7 @@ fn show_object(object: &Object) -> String {
         Object::ClusterPolicy(policy) => format!("{policy:?}"),
         Object::Service(service) => format!("{service:?}"),
         Object::EndpointSlice(slice) => format!("{slice:?}"),
+        Object::Foreign(object) => format!("{object:?}"),
     }
 }
 

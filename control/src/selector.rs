@@ -96,7 +96,8 @@ impl Requirement {
 }
 
 impl Condition {
-    fn holds(&self, value: Option<&Arc<str>>) -> bool {
+    /// Whether a label with this value meets the condition. `None` if the label does not exist.
+    pub(crate) fn holds(&self, value: Option<&Arc<str>>) -> bool {
         match self {
             Self::In(values) => value.is_some_and(|value| values.contains(value)),
             Self::NotIn(values) => value.is_none_or(|value| !values.contains(value)),

@@ -31,7 +31,7 @@ use crate::object::{ClusterPolicy, ClusterPolicyName, Labels, Object, ObjectName
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ForeignObject {
     /// A policy of Calico, of any kind.
-    CalicoPolicy(calico::Policy),
+    CalicoPolicy(Box<calico::Policy>),
     /// A Tier of Calico.
     CalicoTier(calico::Tier),
     /// A NetworkSet or GlobalNetworkSet of Calico.

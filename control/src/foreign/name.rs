@@ -18,12 +18,12 @@ pub enum ForeignKind {
     CalicoStagedNetworkPolicy,
     /// Calico's StagedGlobalNetworkPolicy.
     CalicoStagedGlobalNetworkPolicy,
-    /// Calico's StagedKubernetesNetworkPolicy.
-    CalicoStagedKubernetesNetworkPolicy,
     /// Calico's NetworkSet.
     CalicoNetworkSet,
     /// Calico's GlobalNetworkSet.
     CalicoGlobalNetworkSet,
+    /// Calico's HostEndpoint, whose addresses selectors may select.
+    CalicoHostEndpoint,
     /// CiliumNetworkPolicy.
     CiliumNetworkPolicy,
     /// CiliumClusterwideNetworkPolicy.
@@ -44,9 +44,9 @@ impl ForeignKind {
             Self::CalicoGlobalNetworkPolicy => "Calico GlobalNetworkPolicy",
             Self::CalicoStagedNetworkPolicy => "Calico StagedNetworkPolicy",
             Self::CalicoStagedGlobalNetworkPolicy => "Calico StagedGlobalNetworkPolicy",
-            Self::CalicoStagedKubernetesNetworkPolicy => "Calico StagedKubernetesNetworkPolicy",
             Self::CalicoNetworkSet => "Calico NetworkSet",
             Self::CalicoGlobalNetworkSet => "Calico GlobalNetworkSet",
+            Self::CalicoHostEndpoint => "Calico HostEndpoint",
             Self::CiliumNetworkPolicy => "CiliumNetworkPolicy",
             Self::CiliumClusterwideNetworkPolicy => "CiliumClusterwideNetworkPolicy",
             Self::CiliumCidrGroup => "CiliumCIDRGroup",
@@ -61,12 +61,12 @@ impl ForeignKind {
             | Self::CalicoGlobalNetworkPolicy
             | Self::CalicoStagedNetworkPolicy
             | Self::CalicoStagedGlobalNetworkPolicy
-            | Self::CalicoStagedKubernetesNetworkPolicy
             | Self::CiliumNetworkPolicy
             | Self::CiliumClusterwideNetworkPolicy => true,
             Self::CalicoTier
             | Self::CalicoNetworkSet
             | Self::CalicoGlobalNetworkSet
+            | Self::CalicoHostEndpoint
             | Self::CiliumCidrGroup
             | Self::ServiceAccount => false,
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{ForeignKind, ForeignName, ForeignObject, ServiceAccount, calico, cilium};
 use crate::cache::Event;
-use crate::object::{ClusterService, EndpointSlice, Object, ObjectName, ServiceName};
+use crate::object::{ClusterService, EndpointSlice, Labels, Object, ObjectName, ServiceName};
 
 /// A set of kinds of objects, on which a policy's meaning depends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,8 @@ impl Needs {
     pub const SERVICE_ACCOUNTS: Self = Self(1 << 3);
     /// Services and EndpointSlices.
     pub const SERVICES: Self = Self(1 << 4);
+    /// Labels of namespaces, as far as sets of networks inherit them.
+    pub const NAMESPACES: Self = Self(1 << 5);
 
     /// Whether the set has no kind.
     pub const fn is_empty(self) -> bool {
@@ -54,6 +56,8 @@ pub struct Surroundings {
     pub cidr_groups: BTreeMap<Arc<str>, cilium::CidrGroup>,
     /// Service accounts, by namespace and name.
     pub service_accounts: BTreeMap<ObjectName, ServiceAccount>,
+    /// The labels of namespaces, by name.
+    pub namespaces: BTreeMap<Arc<str>, Labels>,
     /// Services, by namespace and name.
     pub services: BTreeMap<ServiceName, Arc<ClusterService>>,
     /// EndpointSlices, by namespace and name.
@@ -70,7 +74,10 @@ impl Surroundings {
                 (put(&mut self.tiers, key(), Some(tier)), Needs::TIERS)
             }
             (ForeignKind::CalicoTier, _) => (put(&mut self.tiers, key(), None), Needs::TIERS),
-            (ForeignKind::CalicoNetworkSet | ForeignKind::CalicoGlobalNetworkSet, object) => {
+            (
+                ForeignKind::CalicoNetworkSet | ForeignKind::CalicoGlobalNetworkSet | ForeignKind::CalicoHostEndpoint,
+                object,
+            ) => {
                 let set = match object {
                     Some(ForeignObject::CalicoNetworkSet(set)) => Some(set),
                     _ => None,
@@ -97,18 +104,23 @@ impl Surroundings {
 
     /// Keeps an object of Kubernetes that policies may refer to. Returns its kind, or nothing if no policy can depend on the event.
     pub(super) fn look_at(&mut self, event: &Event) -> Needs {
-        let has_changed = match event {
+        let (has_changed, kind) = match event {
+            Event::Apply(Object::Namespace(namespace)) => {
+                let labels = Some(namespace.labels.clone());
+                (put(&mut self.namespaces, namespace.name.clone(), labels), Needs::NAMESPACES)
+            }
+            Event::DeleteNamespace(name) => (put(&mut self.namespaces, name.clone(), None), Needs::NAMESPACES),
             Event::Apply(Object::Service(service)) => {
-                put(&mut self.services, service.name.clone(), Some(Arc::clone(service)))
+                (put(&mut self.services, service.name.clone(), Some(Arc::clone(service))), Needs::SERVICES)
             }
-            Event::DeleteService(name) => put(&mut self.services, name.clone(), None),
+            Event::DeleteService(name) => (put(&mut self.services, name.clone(), None), Needs::SERVICES),
             Event::Apply(Object::EndpointSlice(slice)) => {
-                put(&mut self.slices, slice.name.clone(), Some(Arc::clone(slice)))
+                (put(&mut self.slices, slice.name.clone(), Some(Arc::clone(slice))), Needs::SERVICES)
             }
-            Event::DeleteEndpointSlice(name) => put(&mut self.slices, name.clone(), None),
-            _ => false,
+            Event::DeleteEndpointSlice(name) => (put(&mut self.slices, name.clone(), None), Needs::SERVICES),
+            _ => (false, Needs::NOTHING),
         };
-        if has_changed { Needs::SERVICES } else { Needs::NOTHING }
+        if has_changed { kind } else { Needs::NOTHING }
     }
 
     /// Returns the slices of a Service, sorted by name.

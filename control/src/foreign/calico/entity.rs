@@ -1,0 +1,175 @@
+//! The source or destination of a rule: conditions that all must hold.
+
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
+
+use super::{Selector, pods};
+use crate::foreign::{Needs, Surroundings};
+use crate::object::{IpBlock, Peer, Region, ServiceName};
+
+/// The source or destination of a rule. All conditions must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entity {
+    /// The address is in one of these blocks. Empty without this condition.
+    pub nets: Vec<IpNet>,
+    /// The address is in none of these blocks.
+    pub not_nets: Vec<IpNet>,
+    /// The address is that of an endpoint or set that the selector selects. `None` without this condition.
+    pub selector: Option<Selector>,
+    /// The address is not that of an endpoint or set that the selector selects, in whatever namespace. `None` without this condition.
+    pub not_selector: Option<Selector>,
+    /// The endpoint or set is in a namespace that the selector selects. `None` if absent: in a policy with a namespace, in that namespace.
+    pub namespaces: Option<Selector>,
+    /// The endpoint has such a service account. `None` without this condition.
+    pub accounts: Option<Accounts>,
+    /// The address is an endpoint of this Service. `None` without this condition. Excludes all others.
+    pub service: Option<ServiceName>,
+}
+
+/// A condition on service accounts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accounts {
+    /// The names, one of which the account must have. Empty without this condition.
+    pub names: Vec<Arc<str>>,
+    /// The condition on its labels. `None` without one.
+    pub selector: Option<Selector>,
+}
+
+/// The families of packets that a rule applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Families {
+    /// Whether the rule applies to IPv4.
+    pub v4: bool,
+    /// Whether the rule applies to IPv6.
+    pub v6: bool,
+}
+
+impl Families {
+    /// Both families.
+    pub const BOTH: Self = Self { v4: true, v6: true };
+
+    /// Returns the families that are in both sets.
+    pub const fn and(self, other: Self) -> Self {
+        Self { v4: self.v4 && other.v4, v6: self.v6 && other.v6 }
+    }
+
+    const fn has(self, block: &IpNet) -> bool {
+        match block {
+            IpNet::V4(_) => self.v4,
+            IpNet::V6(_) => self.v6,
+        }
+    }
+
+    /// Returns the blocks of all addresses of these families.
+    fn blocks(self) -> Vec<IpNet> {
+        let all = [(self.v4, IpNet::V4(Ipv4Net::default())), (self.v6, IpNet::V6(Ipv6Net::default()))];
+        all.into_iter().filter(|(has, _)| *has).map(|(_, block)| block).collect()
+    }
+}
+
+impl Entity {
+    /// Returns the families for which the entity's blocks leave the rule in place. A list of blocks that are all of the other family removes
+    /// the rule for a family, as does a block of all addresses in `not_nets`. Source: `felix/rules/policy.go`, `FilterRuleToIPVersion`.
+    pub(super) fn families(&self) -> Families {
+        let of = |is_v4: bool| {
+            let stays = |nets: &[IpNet]| nets.is_empty() || nets.iter().any(|net| net.addr().is_ipv4() == is_v4);
+            let is_all = |net: &IpNet| net.addr().is_ipv4() == is_v4 && net.prefix_len() == 0;
+            stays(&self.nets) && stays(&self.not_nets) && !self.not_nets.iter().any(is_all)
+        };
+        Families { v4: of(true), v6: of(false) }
+    }
+
+    /// Returns the condition on endpoints and sets. `None` without one. In a policy with a namespace, each selector field limits the entity to
+    /// that namespace, also `not_selector`. Source: `updateprocessors/rules.go`, `getEndpointSelector`.
+    fn endpoints(&self, namespace: Option<&str>) -> Option<Selector> {
+        let accounts = self.accounts.as_ref().and_then(|accounts| {
+            let names = (!accounts.names.is_empty()).then(|| pods::with_accounts(&accounts.names));
+            let labels = accounts.selector.as_ref().map(pods::of_accounts);
+            conjunction(labels.into_iter().chain(names))
+        });
+        let own = conjunction(accounts.into_iter().chain(self.selector.clone()));
+        let namespaces = match (&self.namespaces, namespace) {
+            (Some(selector), _) => Some(pods::of_namespaces(selector)),
+            (None, Some(namespace)) if own.is_some() || self.not_selector.is_some() => {
+                Some(pods::in_namespace(namespace))
+            }
+            (None, _) => None,
+        };
+        conjunction(namespaces.into_iter().chain(own))
+    }
+
+    /// Returns the condition on the policy's own end. `None` without one.
+    pub(super) fn condition(&self, namespace: Option<&str>) -> Option<Selector> {
+        let not = self.not_selector.clone().map(|selector| Selector::Not(Box::new(selector)));
+        conjunction(self.endpoints(namespace).into_iter().chain(not))
+    }
+
+    /// Returns the kinds of objects that the entity depends on. `namespace` is the policy's.
+    pub(super) fn needs(&self, namespace: Option<&str>) -> Needs {
+        let mut needs = if self.service.is_some() { Needs::SERVICES } else { Needs::NOTHING };
+        for selector in self.endpoints(namespace).iter().chain(&self.not_selector) {
+            needs |= pods::needs(selector);
+            needs |= pods::needs_of_sets(selector);
+        }
+        needs
+    }
+
+    /// Whether a selector of the entity selects a set of networks, whose addresses have no named ports.
+    pub(super) fn has_sets(&self, namespace: Option<&str>, surroundings: &Surroundings) -> bool {
+        self.endpoints(namespace).is_some_and(|selector| !pods::blocks(&selector, surroundings).is_empty())
+    }
+
+    /// Returns the peers at which the entity is the other end of the traffic. `None` for every address. Does not look at `service`. Without
+    /// `with_sets`, selectors select pods only.
+    pub(super) fn peers(
+        &self,
+        namespace: Option<&str>,
+        families: Families,
+        with_sets: bool,
+        surroundings: &Surroundings,
+    ) -> Option<Vec<Peer>> {
+        let selected = |selector: &Selector, with_sets: bool| {
+            let blocks = if with_sets { pods::blocks(selector, surroundings) } else { Vec::new() };
+            pods::of(selector, surroundings).map(Peer::Pods).into_iter().chain(blocks).collect::<Vec<_>>()
+        };
+        let of_families = |nets: &[IpNet]| nets.iter().filter(|net| families.has(net)).copied().collect::<Vec<_>>();
+        let (nets, not_nets) = (of_families(&self.nets), of_families(&self.not_nets));
+        let mut all = Vec::new();
+        if !self.nets.is_empty() {
+            all.push(without(&nets, &not_nets));
+        } else if !not_nets.is_empty() || families != Families::BOTH {
+            all.push(without(&families.blocks(), &not_nets));
+        }
+        all.extend(self.endpoints(namespace).map(|selector| selected(&selector, with_sets)));
+        let none = self.not_selector.as_ref().map_or(Vec::new(), |selector| selected(selector, true));
+        if all.iter().any(Vec::is_empty) {
+            return Some(Vec::new());
+        }
+        match (&mut *all, none.is_empty()) {
+            ([], true) => None,
+            ([one], true) => Some(std::mem::take(one)),
+            _ => Some(vec![Peer::Region(Arc::new(Region { all, none }))]),
+        }
+    }
+}
+
+/// Returns the blocks without others.
+fn without(blocks: &[IpNet], others: &[IpNet]) -> Vec<Peer> {
+    let is_left = |block: &&IpNet| !others.iter().any(|other| other.contains(*block));
+    let block = |&cidr: &IpNet| {
+        let except = others.iter().filter(|other| cidr.contains(*other)).copied().collect();
+        Peer::Block(IpBlock { cidr, except })
+    };
+    blocks.iter().filter(is_left).map(block).collect()
+}
+
+fn conjunction(selectors: impl Iterator<Item = Selector>) -> Option<Selector> {
+    let mut all: Vec<_> = selectors.collect();
+    match all.len() {
+        0 => None,
+        1 => Some(all.remove(0)),
+        _ => Some(Selector::And(all)),
+    }
+}

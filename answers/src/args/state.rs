@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bulkhead_control::object::{Enforcement, IngressIsolation};
-use bulkhead_control::source::{Folders, KindName, Options, Semantics, Strictness};
+use bulkhead_control::source::{Folders, ForeignKinds, KindName, Options, Semantics, Strictness};
 use clap::ValueEnum;
 use serde::Deserialize;
 
@@ -84,7 +84,8 @@ impl State {
         })?;
         let ignored = self.ignore.iter().cloned().collect();
         let folders = if self.strict { Folders::OfObjects } else { Folders::Mixed };
-        Ok(Options { strictness: self.strictness(), semantics, ignored, folders, ..Options::default() })
+        let foreign = ForeignKinds::Read;
+        Ok(Options { strictness: self.strictness(), semantics, ignored, folders, foreign, ..Options::default() })
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use bulkhead_control::foreign;
 use bulkhead_control::object::{
     ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object, Transport,
 };
@@ -199,13 +200,13 @@ fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
     }
 }
 
-/// Returns Services and EndpointSlices, and all other objects. With `--names`, replaces domain names in the others by their addresses.
+/// Returns Services and EndpointSlices, and all other objects, with policies of other products resolved. With `--names`, replaces domain names in the others by their addresses.
 ///
 /// # Errors
 /// If the file of `--names` cannot be read or parsed.
 fn divided(input: &Input<'_>, objects: Vec<Object>) -> anyhow::Result<(Vec<Object>, Vec<Object>)> {
     let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
-    let (services, objects): (Vec<_>, Vec<_>) = objects.into_iter().partition(is_service);
+    let (services, objects): (Vec<_>, Vec<_>) = foreign::resolved(objects).into_iter().partition(is_service);
     let Some(path) = &input.state.names else { return Ok((services, objects)) };
     let known = KnownNames::read(path)?;
     Ok((services, objects.into_iter().map(|object| known.resolve(object)).collect()))

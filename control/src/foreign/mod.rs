@@ -67,6 +67,16 @@ impl ForeignObject {
         }
     }
 
+    /// Whether two objects differ at most in their positions.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let without = |object: &Self| match object.clone() {
+            Self::CalicoPolicy(policy) => Self::CalicoPolicy(Box::new(calico::Policy { position: None, ..*policy })),
+            Self::CiliumPolicy(policy) => Self::CiliumPolicy(cilium::Policy { position: None, ..policy }),
+            other => other,
+        };
+        without(self) == without(other)
+    }
+
     /// Sets the policy's position in its source file. Has no effect on other kinds.
     pub fn set_position(&mut self, position: Position) {
         match self {
@@ -76,8 +86,19 @@ impl ForeignObject {
         }
     }
 
+    /// Returns the policy's position in its source file. `None` for other kinds, and if it comes from an API server.
+    pub fn position(&self) -> Option<&Position> {
+        match self {
+            Self::CalicoPolicy(policy) => policy.position.as_ref(),
+            Self::CiliumPolicy(policy) => policy.position.as_ref(),
+            Self::CalicoTier(_) | Self::CalicoNetworkSet(_) | Self::CiliumCidrGroup(_) | Self::ServiceAccount(_) => {
+                None
+            }
+        }
+    }
+
     /// Returns the kinds of objects that the object's meaning depends on. `None` if the object is no policy.
-    fn needs(&self) -> Option<Needs> {
+    pub fn needs(&self) -> Option<Needs> {
         match self {
             Self::CalicoPolicy(policy) => Some(policy.needs()),
             Self::CiliumPolicy(policy) => Some(policy.needs()),

@@ -1,6 +1,7 @@
 //! Collects decoded entries into the result, reports their faults, and detects objects that are given twice.
 
 mod idle;
+mod needed;
 mod paths;
 mod repeated;
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
+use self::needed::Held;
 use super::cluster;
 use super::cluster_policy::{self, Unknown};
 use super::decode::Decoded;
@@ -38,6 +40,7 @@ pub(super) struct Loader {
     seen_templates: HashMap<ObjectKey, usize, RandomState>,
     /// The objects that could not be read completely, so that their labels, addresses or ports are unknown.
     unknown: Unknown,
+    held: Held,
     /// The result of loading so far. Its `objects` are filled in at the end, from `slots`.
     loaded: Loaded,
     errors: SourceErrors,
@@ -91,6 +94,7 @@ impl Loader {
             templates: Vec::new(),
             seen_templates: HashMap::default(),
             unknown: Unknown::default(),
+            held: Held::default(),
             loaded: Loaded::default(),
             errors: SourceErrors::default(),
         }
@@ -98,11 +102,16 @@ impl Loader {
 
     /// Returns the objects and warnings, or the errors if any input had one.
     pub(super) fn finish(mut self) -> Result<Loaded, SourceErrors> {
+        self.complete();
         if self.errors.is_empty() {
-            let objects = self.slots.iter().filter_map(|slot| slot.object.as_ref());
-            if let Some(error) = cluster_policy::needs_labels(objects, &self.unknown) {
-                self.errors.push(error);
-            }
+            let error = match self.resolved() {
+                Some(objects) => cluster_policy::needs_labels(objects.iter(), &self.unknown),
+                None => {
+                    let objects = self.slots.iter().filter_map(|slot| slot.object.as_ref());
+                    cluster_policy::needs_labels(objects, &self.unknown)
+                }
+            };
+            self.errors.extend(error);
         }
         if !self.errors.is_empty() {
             return Err(self.errors);
@@ -241,10 +250,16 @@ impl Loader {
             },
         };
         if self.options.services == ServiceKinds::Skip {
-            match read.label.split(' ').next() {
-                Some(service::SERVICE_KIND) => return self.skip("v1", service::SERVICE_KIND, context),
-                Some(service::SLICE_KIND) => return self.skip(service::SLICE_API, service::SLICE_KIND, context),
-                _ => {}
+            let kind = match read.label.split(' ').next() {
+                Some(service::SERVICE_KIND) => Some(("v1", service::SERVICE_KIND)),
+                Some(service::SLICE_KIND) => Some((service::SLICE_API, service::SLICE_KIND)),
+                _ => None,
+            };
+            if let Some((api_version, kind)) = kind {
+                if self.options.foreign == ForeignKinds::Read {
+                    self.held.keep(read, || context.position());
+                }
+                return self.skip(api_version, kind, context);
             }
         }
         let survives = self.options.strictness == Strictness::Lenient && !matches!(read.outcome, Outcome::Unreadable);

@@ -57,32 +57,48 @@ pub fn needs_labels<'a>(objects: impl Iterator<Item = &'a Object>, unknown: &Unk
     })
 }
 
-/// Whether a Deny or Pass rule has a node peer.
+/// Whether a Deny or Pass rule has a node peer, or an Accept rule excepts one.
 fn shuts_off_nodes(policy: &ClusterPolicy) -> bool {
     shuts_off(policy, |peer| matches!(peer, Peer::Nodes(_)))
 }
 
-/// Whether a Deny or Pass rule has a pod peer.
+/// Whether a Deny or Pass rule has a pod peer, or an Accept rule excepts one.
 fn shuts_off_pods(policy: &ClusterPolicy) -> bool {
     shuts_off(policy, |peer| matches!(peer, Peer::Pods(_)))
 }
 
 fn shuts_off(policy: &ClusterPolicy, is_such: impl Fn(&Peer) -> bool) -> bool {
-    let rules = policy.ingress.iter().chain(&policy.egress).filter(|rule| rule.action != RuleAction::Accept);
-    rules.flat_map(|rule| rule.traffic.peers.iter().flatten()).any(is_such)
+    policy.ingress.iter().chain(&policy.egress).any(|rule| {
+        let mut peers = rule.traffic.peers.iter().flatten();
+        peers.any(|peer| match peer {
+            Peer::Region(region) if rule.action == RuleAction::Accept => region.none.iter().any(&is_such),
+            Peer::Region(region) => region.all.iter().flatten().any(&is_such),
+            peer => rule.action != RuleAction::Accept && is_such(peer),
+        })
+    })
 }
 
+/// Whether the policy depends on labels of namespaces other than their names.
 fn asks_for_labels(policy: &ClusterPolicy) -> bool {
     let rules = policy.ingress.iter().chain(&policy.egress);
     let peers = rules.flat_map(|rule| rule.traffic.peers.iter().flatten());
-    let pods = peers.filter_map(|peer| match peer {
-        Peer::Pods(pods) => Some(pods),
-        Peer::Block(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
-    });
-    std::iter::once(&policy.subject).chain(pods).any(|PodPeer { namespaces, .. }| match namespaces {
+    asks(&policy.subject) || peers.flat_map(parts).any(|peer| matches!(peer, Peer::Pods(pods) if asks(pods)))
+}
+
+fn asks(PodPeer { namespaces, filter, .. }: &PodPeer) -> bool {
+    let selects_by_labels = match namespaces {
         NamespaceScope::Own(_) => false,
         NamespaceScope::Selected(selector) => {
             selector.requirements().iter().any(|requirement| &*requirement.key != NAMESPACE_NAME_LABEL)
         }
-    })
+    };
+    selects_by_labels || filter.as_ref().is_some_and(|filter| filter.has_namespace_labels())
+}
+
+/// Returns the peers of a region, or the peer itself if it is no region.
+fn parts(peer: &Peer) -> Box<dyn Iterator<Item = &Peer> + '_> {
+    match peer {
+        Peer::Region(region) => Box::new(region.all.iter().flatten().chain(&region.none)),
+        peer => Box::new(std::iter::once(peer)),
+    }
 }

@@ -16,9 +16,18 @@ impl Loader {
     pub(super) fn repeat(&mut self, first: usize, object: Option<Object>, label: &str, context: &mut Context<'_>) {
         let slot = &mut self.slots[first];
         let text = format!("the object is given twice, first at {}:{}", slot.file, slot.line);
+        if let (Some(Object::Foreign(one)), Some(Object::Foreign(other))) = (&slot.object, &object)
+            && one.is_same(other)
+        {
+            // Calico serves each of its objects in two API groups, and a dump may have both.
+            return;
+        }
         // Without a cluster policy, traffic that it denies would pass, so both modes refuse the input.
-        let is_cluster_policy =
-            slot.object.iter().chain(&object).any(|object| matches!(object, Object::ClusterPolicy(_)));
+        let is_cluster_policy = slot
+            .object
+            .iter()
+            .chain(&object)
+            .any(|object| matches!(object, Object::ClusterPolicy(_) | Object::Foreign(_)));
         let is_same = slot.object == object;
         for object in slot.object.iter().chain(&object).filter(|_| !is_same) {
             self.unknown.is_pod |= matches!(object, Object::Pod(_));

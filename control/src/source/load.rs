@@ -373,6 +373,9 @@ pub(super) fn consequence(outcome: &Outcome) -> &'static str {
         }
         Outcome::Closed(Object::Namespace(_)) => "; until then only its name is used",
         Outcome::Closed(Object::Policy(_)) => "; until then it isolates its pods and allows nothing",
+        Outcome::Closed(Object::Foreign(_)) => {
+            "; until then a rule decides nothing if it allows, and denies everything otherwise"
+        }
         Outcome::Closed(Object::ClusterPolicy(_)) => {
             "; until then the rule matches nothing if it accepts, and denies everything otherwise"
         }

@@ -28,9 +28,8 @@ pub(super) fn read(kind: ForeignKind, value: &Value, group: Group) -> Read {
     if decides_nothing(kind, &spec, &mut findings) && findings.problems.is_empty() {
         return finished(kind, value, name, None, findings, Outcome::Nothing);
     }
-    let before = findings.problems.len();
     let head = head(identity, &spec, group, &mut findings);
-    if findings.problems.len() > before {
+    if !findings.problems.is_empty() {
         return finished(kind, value, name, None, findings, Outcome::Unreadable);
     }
     let namespace = head.namespace().map(str::to_owned);

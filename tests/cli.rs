@@ -307,8 +307,8 @@ fn v1beta1_means_what_servers_make_of_it_and_what_it_meant_in_2016_is_a_mode() {
 #[test]
 fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_unless_ignored() {
     let state = fs::read_to_string(root().join(REDIS)).unwrap();
-    let foreign = "---\napiVersion: crd.projectcalico.org/v1\nkind: NetworkPolicy\nmetadata: {name: a}\n\
-                   ---\napiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: b}\n";
+    let foreign = "---\napiVersion: crd.antrea.io/v1beta1\nkind: NetworkPolicy\nmetadata: {name: a}\n\
+                   ---\napiVersion: k8s.ovn.org/v1\nkind: EgressFirewall\nmetadata: {name: b}\n";
     let path = scratch("foreign.yaml", format!("{state}{foreign}").as_bytes());
     let compile = |more: &[&str], code| {
         let args = ["compile", "--lenient", "--state", &path, "--node", "node-1"];
@@ -316,16 +316,16 @@ fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_unless_ignored(
     };
     let error = compile(&[], 2);
     for part in [
-        "crd.projectcalico.org/v1 NetworkPolicy restrict traffic",
-        "--ignore NetworkPolicy.crd.projectcalico.org",
-        "--ignore CiliumNetworkPolicy",
+        "crd.antrea.io/v1beta1 NetworkPolicy restrict traffic",
+        "--ignore NetworkPolicy.crd.antrea.io",
+        "--ignore EgressFirewall",
     ] {
         assert!(error.contains(part), "{error}");
     }
-    let error = compile(&["--ignore", "CiliumNetworkPolicy"], 2);
-    assert!(error.contains("projectcalico") && !error.contains("CiliumNetworkPolicy"), "{error}");
-    let note = compile(&["--ignore", "CiliumNetworkPolicy", "--ignore", "NetworkPolicy.crd.projectcalico.org"], 0);
-    let ignored = "1 cilium.io/v2 CiliumNetworkPolicy, 1 crd.projectcalico.org/v1 NetworkPolicy";
+    let error = compile(&["--ignore", "EgressFirewall"], 2);
+    assert!(error.contains("antrea") && !error.contains("EgressFirewall"), "{error}");
+    let note = compile(&["--ignore", "EgressFirewall", "--ignore", "NetworkPolicy.crd.antrea.io"], 0);
+    let ignored = "1 crd.antrea.io/v1beta1 NetworkPolicy, 1 k8s.ovn.org/v1 EgressFirewall";
     assert!(note.contains(&format!("ignored by --ignore although they restrict traffic: {ignored}")), "{note}");
     assert!(compile(&["--ignore", "NetworkPolicy"], 2).contains("add the group"));
 }

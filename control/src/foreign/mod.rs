@@ -16,6 +16,8 @@ pub mod calico;
 pub mod cilium;
 mod name;
 mod surroundings;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

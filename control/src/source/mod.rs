@@ -12,6 +12,7 @@
 //!                   |                                                 |-- Pod, Node, ... --cluster-+--> objects
 //!                   |                                                 |-- Deployment, ... --template--planned--> pods (`Templates::Read`)
 //!                   |                                                 |-- Service, EndpointSlice --service (`ServiceKinds::Read`)
+//!                   |                                                 |-- Calico's, Cilium's, ServiceAccount (`ForeignKinds::Read`)
 //!                   |                                                 |-- other policies: an error |
 //!                   |                                                 `-- any other: counted       |
 //!                   `------------------------locate: lines of -----------------------> errors, warnings
@@ -32,7 +33,7 @@
 //! * An object without a kind is read as a policy if it looks like one, and left out otherwise.
 //!
 //! Both modes refuse input that hides objects: a file that is unreadable or neither YAML nor JSON, and a list without `items`. Both also
-//! refuse cluster policies that no stand-in can replace: one without a readable tier, priority or subject, one that is given twice with
+//! refuse cluster policies and policies of other products that no stand-in can replace: one without a readable tier, priority or subject, one that is given twice with
 //! differences, and one that denies by labels or addresses of a namespace, pod or node that could not be read.
 //!
 //! An unknown field in a policy's metadata is a warning in both modes: Kubernetes versions differ there, and no policy depends on it. A

@@ -53,7 +53,7 @@ impl Loader {
         }
         if let Some(policy) = needing(Needs::SERVICES) {
             let help = "add the output of `kubectl get services,endpointslices -A -o yaml`";
-            if !has_slices {
+            if !has_slices && matches!(**policy, ForeignObject::CalicoPolicy(_)) {
                 errors.push(about(policy, "names a Service, and the input has no EndpointSlice", help));
             }
             if let Some((label, position)) = &self.held.faulty {

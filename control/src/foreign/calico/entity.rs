@@ -100,7 +100,7 @@ impl Entity {
         conjunction(namespaces.into_iter().chain(own))
     }
 
-    /// Returns the condition on the policy's own end. `None` without one.
+    /// Returns the condition on one endpoint, `not_selector` included. `None` without one.
     pub(super) fn condition(&self, namespace: Option<&str>) -> Option<Selector> {
         let not = self.not_selector.clone().map(|selector| Selector::Not(Box::new(selector)));
         conjunction(self.endpoints(namespace).into_iter().chain(not))
@@ -118,7 +118,9 @@ impl Entity {
 
     /// Whether a selector of the entity selects a set of networks, whose addresses have no named ports.
     pub(super) fn has_sets(&self, namespace: Option<&str>, surroundings: &Surroundings) -> bool {
-        self.endpoints(namespace).is_some_and(|selector| !pods::blocks(&selector, surroundings).is_empty())
+        let is_limited = self.endpoints(namespace).is_some();
+        is_limited
+            && self.condition(namespace).is_some_and(|selector| !pods::blocks(&selector, surroundings).is_empty())
     }
 
     /// Returns the peers at which the entity is the other end of the traffic. `None` for every address. Does not look at `service`. Without
@@ -142,8 +144,14 @@ impl Entity {
         } else if !not_nets.is_empty() || families != Families::BOTH {
             all.push(without(&families.blocks(), &not_nets));
         }
-        all.extend(self.endpoints(namespace).map(|selector| selected(&selector, with_sets)));
-        let none = self.not_selector.as_ref().map_or(Vec::new(), |selector| selected(selector, true));
+        // Beside other selectors, `notSelector` is a condition on the same endpoint: a set that it matches excludes no pod in the set's blocks.
+        // Source: `felix/calc/rule_scanner.go`, `combineMatchesIfPossible`.
+        let mut none = Vec::new();
+        match (self.endpoints(namespace), &self.not_selector) {
+            (Some(_), _) => all.extend(self.condition(namespace).map(|selector| selected(&selector, with_sets))),
+            (None, Some(selector)) => none = selected(selector, true),
+            (None, None) => {}
+        }
         if all.iter().any(Vec::is_empty) {
             return Some(Vec::new());
         }

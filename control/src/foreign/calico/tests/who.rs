@@ -116,6 +116,12 @@ fn sets_of_networks_are_endpoints_with_labels() {
     let not_blue = "{selector: kind == 'partner', namespaceSelector: team != 'blue'}";
     assert!(allows(&own, not_blue) && !allows(&others, not_blue) && allows(&everywhere, not_blue));
     assert!(!allows(&everywhere, "{nets: [0.0.0.0/0], notSelector: kind == 'partner', namespaceSelector: 'all()'}"));
+    // Beside a selector, `notSelector` is about the same endpoint: the set does not exclude the pods in it.
+    let wide = everywhere.replace("192.0.2.0/25", "10.0.0.0/8");
+    let spec = |source: &str| format!("{{types: [Ingress], ingress: [{{action: Allow, source: {source}}}]}}");
+    let from_pod = |source: &str| world(&(wide.clone() + &global("p", &spec(source)))).allows(B, A, 80);
+    assert!(from_pod("{selector: has(app), notSelector: kind == 'partner'}"));
+    assert!(!from_pod("{nets: [0.0.0.0/0], notSelector: kind == 'partner'}"));
     // Stored objects may have their labels in an annotation.
     let stored = "{apiVersion: crd.projectcalico.org/v1, kind: GlobalNetworkSet, metadata: {name: s, annotations: \
                   {projectcalico.org/metadata: '{\"labels\": {\"kind\": \"partner\"}}'}}, spec: {nets: [192.0.2.1/32]}}\n---\n";

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use self::raw::{RawPods, RawRule, RawSpec, RawSubject};
+pub(super) use self::unlabelled::parts;
 pub use self::unlabelled::{Unknown, needs_labels};
 use self::version::Version;
 use super::error::{Findings, Problem, quoted};

@@ -25,8 +25,10 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::cluster_policy::parts;
 use super::error::{SourceError, SourceErrors};
 use super::template::{Template, precedence};
+use crate::foreign;
 use crate::object::{IpBlock, Object, ObjectName, Peer, Pod, PodName, Position, Workload};
 
 /// The default block of planned pods: the end of 240.0.0.0/4, which is reserved for future use (RFC 1112 §4). Clusters use at most its
@@ -69,9 +71,11 @@ pub(super) fn add(objects: &mut Vec<Object>, templates: Vec<Placed>, blocks: &[I
     if !objects.iter().filter_map(pod_of).any(is_addressed) {
         return;
     }
-    let mut pools = Pools::new(objects, blocks);
+    let resolved = resolved(objects);
+    let policies = resolved.as_deref().unwrap_or(objects);
+    let mut pools = Pools::new(objects, policies, blocks);
     if blocks.is_empty() {
-        warn_of_blocks(objects, pools.is_v6, warnings);
+        warn_of_blocks(policies, pools.is_v6, warnings);
     }
     for pod in objects.iter_mut().filter_map(pod_mut).filter(|pod| is_addressed(pod)) {
         pod.addresses = pools.of(&pod.name);
@@ -163,7 +167,7 @@ struct Pools {
 }
 
 impl Pools {
-    fn new(objects: &[Object], blocks: &[IpNet]) -> Self {
+    fn new(objects: &[Object], policies: &[Object], blocks: &[IpNet]) -> Self {
         let mut taken = HashSet::new();
         let mut families = [false; 2];
         for object in objects {
@@ -179,7 +183,7 @@ impl Pools {
         taken.iter().for_each(|address| families[usize::from(address.is_ipv6())] = true);
         if families == [false; 2] {
             // The state has no addresses: assume IPv4, and IPv6 if a rule names an IPv6 block.
-            families = [true, each_block(objects).any(|(_, _, block)| block.cidr.addr().is_ipv6())];
+            families = [true, each_block(policies).any(|(_, _, block)| block.cidr.addr().is_ipv6())];
         }
         let blocks = match blocks {
             [] => {
@@ -228,6 +232,17 @@ fn free_address(block: IpNet, name: &PodName, taken: &HashSet<IpAddr>) -> Option
     (0..count).map(|step| at(1 + (start + step) % count)).find(|address| !taken.contains(address))
 }
 
+/// Returns the ranked policies to which policies of other products resolve, and all other policies. `None` if no product has objects here.
+fn resolved(objects: &[Object]) -> Option<Vec<Object>> {
+    objects.iter().any(|object| matches!(object, Object::Foreign(_))).then(|| {
+        // Endpoints of Services are addresses of today's pods, not of planned ones.
+        let is_needed = |object: &&Object| {
+            !matches!(object, Object::Pod(_) | Object::Node(_) | Object::Service(_) | Object::EndpointSlice(_))
+        };
+        foreign::resolved(objects.iter().filter(is_needed).cloned())
+    })
+}
+
 /// Returns every block in a policy's rules, with the policy's name and position.
 fn each_block(objects: &[Object]) -> impl Iterator<Item = (String, Option<&Position>, &IpBlock)> {
     objects.iter().flat_map(|object| {
@@ -249,7 +264,7 @@ fn each_block(objects: &[Object]) -> impl Iterator<Item = (String, Option<&Posit
             }
             _ => (String::new(), None, Vec::new()),
         };
-        peers.into_iter().filter_map(move |peer| match peer {
+        peers.into_iter().flat_map(parts).filter_map(move |peer| match peer {
             Peer::Block(block) => Some((name.clone(), position, block)),
             Peer::Pods(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
         })

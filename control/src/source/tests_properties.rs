@@ -10,7 +10,7 @@ use super::*;
 use crate::object::Policy;
 
 /// Values that resemble policies in places, so that random values pass the first checks.
-fn value() -> impl Strategy<Value = Value> {
+pub(super) fn value() -> impl Strategy<Value = Value> {
     let keys = prop::sample::select(vec![
         "spec",
         "podSelector",

@@ -2,6 +2,7 @@
 
 mod order;
 mod packets;
+mod selectors;
 mod who;
 
 use std::collections::BTreeMap;

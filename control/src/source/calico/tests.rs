@@ -1,5 +1,7 @@
 //! Tests of what is refused, passed over and warned of, with the messages.
 
+mod properties;
+
 use std::fmt::Write as _;
 
 use super::super::tests::messages;

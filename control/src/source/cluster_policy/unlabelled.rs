@@ -96,7 +96,7 @@ fn asks(PodPeer { namespaces, filter, .. }: &PodPeer) -> bool {
 }
 
 /// Returns the peers of a region, or the peer itself if it is no region.
-fn parts(peer: &Peer) -> Box<dyn Iterator<Item = &Peer> + '_> {
+pub(in crate::source) fn parts(peer: &Peer) -> Box<dyn Iterator<Item = &Peer> + '_> {
     match peer {
         Peer::Region(region) => Box::new(region.all.iter().flatten().chain(&region.none)),
         peer => Box::new(std::iter::once(peer)),

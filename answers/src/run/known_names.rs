@@ -89,7 +89,7 @@ impl KnownNames {
 
     /// Adds addresses of a name. `place` is their file, and their line if known.
     fn add(&mut self, place: &str, name: &str, addresses: &[&str]) -> anyhow::Result<()> {
-        if name.starts_with('*') || name.parse::<NamePattern>().is_err() {
+        if name.contains(['*', ':']) || name.parse::<NamePattern>().is_err() {
             bail!("{place}: `{name}` is not a domain name\n  help: {HELP}");
         }
         for text in addresses {

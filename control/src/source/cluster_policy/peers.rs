@@ -129,7 +129,8 @@ impl Reader<'_> {
             return Vec::new();
         }
         self.check_set(domains, "domain names", base);
-        for (at, name) in domains.iter().enumerate().filter(|(_, name)| name.parse::<NamePattern>().is_err()) {
+        let is_valid = |name: &String| name.parse::<NamePattern>().is_ok_and(|pattern| !pattern.is_glob());
+        for (at, name) in domains.iter().enumerate().filter(|(_, name)| !is_valid(name)) {
             let help = "write a name such as www.example.com, or `*.` and a name for all that end in it";
             self.findings.problem(&base.index(at), format!("invalid domain name {}", quoted(name)), help);
         }

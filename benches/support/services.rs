@@ -40,6 +40,8 @@ pub(crate) fn service(at: u32) -> ClusterService {
         name: ObjectName::new(namespace_name(at % 100), name(at)),
         created: None,
         proxy: None,
+        labels: Default::default(),
+        selector: Default::default(),
         cluster_ips: vec![cluster_ip(at)],
         external_ips: vec![],
         balancer_ips: vec![],

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{ObjectName, Timestamp, Transport};
+use super::{Labels, ObjectName, Timestamp, Transport};
 
 /// A Service's namespace and name.
 pub type ServiceName = ObjectName;
@@ -25,6 +25,12 @@ pub struct ClusterService {
     pub created: Option<Timestamp>,
     /// The label `service.kubernetes.io/service-proxy-name`. `None` if absent: the cluster's default proxy handles the Service.
     pub proxy: Option<Arc<str>>,
+    /// The Service's labels, by which policies of other products select it.
+    #[serde(default)]
+    pub labels: Labels,
+    /// The labels of the pods that are its endpoints. Empty if the Service selects no pods: others write its endpoints.
+    #[serde(default)]
+    pub selector: Labels,
     /// Cluster addresses, at most one per family. Empty for a headless Service or an ExternalName, which are not translated.
     pub cluster_ips: Vec<IpAddr>,
     /// External addresses (`spec.externalIPs`).

@@ -12,6 +12,8 @@ fn service(text: &str, ip: &str) -> ClusterService {
         name: name(text),
         created: None,
         proxy: None,
+        labels: Default::default(),
+        selector: Default::default(),
         cluster_ips: vec![ip.parse().unwrap()],
         external_ips: vec![],
         balancer_ips: vec![],

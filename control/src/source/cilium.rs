@@ -1,10 +1,347 @@
-//! Reads Cilium's objects.
+//! Reads CiliumNetworkPolicy, CiliumClusterwideNetworkPolicy and CiliumCIDRGroup, with the checks of Cilium's agent.
+//!
+//! ```text
+//!  metadata --fault--> input refused, as for other policies
+//!  each spec: shape, selector --fault--> strict: input refused; lenient: denies everything to and from the pods that it may select
+//!  each element of a list of rules --fault--> strict: input refused; lenient: allows nothing, and denies everything if it denies
+//! ```
+//! What rules of packets' headers cannot say is never left out in silence. Rules about requests ([`Rule::then`]) are kept by name, and all
+//! else is a problem: policies of nodes, groups of cloud providers, requirements, nodes by label.
+//!
+//! Source: cilium/cilium, `pkg/policy/api` and `pkg/k8s/apis/cilium.io/utils`.
+
+mod entities;
+mod peers;
+mod ports;
+mod raw;
+mod selectors;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::outcome::Read;
+use self::raw::{RawDefaultDeny, RawEntry, RawGroup, RawIngress, RawObject, RawSpec};
+use self::selectors::{Selected, Use};
+use super::cluster::labels_of;
+use super::enforcement;
+use super::error::{Findings, Problem, quoted};
+use super::metadata::{self, plain_name};
+use super::outcome::{ObjectKey, Outcome, Read};
+use super::path::FieldPath;
+use super::policy::block_of;
+use super::raw::{Mapping, RawSelector, typed};
+use crate::foreign::cilium::{CidrGroup, Policy, Rule, Spec, every_pod};
+use crate::foreign::{ForeignKind, ForeignName, ForeignObject};
+use crate::object::{Isolation, NamespaceScope, PodPeer, RuleAction};
+use crate::origin::Direction;
 
-/// Reads an object of Cilium. `None` if it is none, or of a kind that is not supported.
-pub(super) fn read(_api_version: &str, _kind: &str, _value: &Value) -> Option<Read> {
-    None
+/// The API group of Cilium's kinds.
+const GROUP: &str = "cilium.io";
+
+/// Reads an object of Cilium. `None` if it is none, or of a kind that policy does not depend on.
+pub(super) fn read(api_version: &str, kind: &str, value: &Value) -> Option<Read> {
+    let version = api_version.strip_prefix(GROUP)?.strip_prefix('/')?;
+    let kinds =
+        [ForeignKind::CiliumNetworkPolicy, ForeignKind::CiliumClusterwideNetworkPolicy, ForeignKind::CiliumCidrGroup];
+    let kind = kinds.into_iter().find(|known| known.name() == kind)?;
+    Some(match (version, kind) {
+        ("v2" | "v2alpha1", ForeignKind::CiliumCidrGroup) => read_group(value),
+        ("v2", _) => read_policy(kind, value),
+        _ => {
+            let text = format!("{} of {} is not supported", kind.name(), quoted(api_version));
+            let help = format!("write `apiVersion: {GROUP}/v2`");
+            let findings = Findings {
+                problems: vec![Problem::new(&FieldPath::of("apiVersion"), text, help)],
+                ..Findings::default()
+            };
+            Read { label: label_of(kind, value), key: None, outcome: Outcome::Unreadable, findings }
+        }
+    })
+}
+
+/// Returns the object's kind, and its namespace and name if they are readable, for messages.
+fn label_of(kind: ForeignKind, value: &Value) -> String {
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+    match (text("/metadata/namespace"), text("/metadata/name")) {
+        (namespace, Some(name)) if kind == ForeignKind::CiliumNetworkPolicy => {
+            format!("{} {}/{name}", kind.name(), namespace.unwrap_or("default"))
+        }
+        (_, Some(name)) => format!("{} {name}", kind.name()),
+        _ => kind.name().to_owned(),
+    }
+}
+
+fn read_policy(kind: ForeignKind, value: &Value) -> Read {
+    let mut findings = Findings::default();
+    let label = label_of(kind, value);
+    let Some((namespace, name)) = place(kind, value, &mut findings) else {
+        return Read { label, key: None, outcome: Outcome::Unreadable, findings };
+    };
+    let specs = Reader { namespace: namespace.clone(), findings: &mut findings }.specs(value);
+    let enforcement = enforcement::of(value, &mut findings);
+    let whole = namespace.as_ref().map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}").into());
+    let fault = findings.problems.first().map(|first| first.to_string().into());
+    let outcome = match specs {
+        Some(specs) => {
+            let is_whole = fault.is_none();
+            let policy = Policy { name: ForeignName { kind, name: whole }, specs, fault, position: None, enforcement };
+            let object = ForeignObject::CiliumPolicy(policy).into();
+            if is_whole { Outcome::Object(object) } else { Outcome::Closed(object) }
+        }
+        None => Outcome::Unreadable,
+    };
+    let key = ObjectKey { kind: kind.name(), namespace: namespace.unwrap_or_else(|| "".into()), name };
+    Read { label, key: Some(key), outcome, findings }
+}
+
+/// Returns the policy's namespace, `None` for a kind without one, and its name. `None` and a problem if one of them is invalid.
+fn place(kind: ForeignKind, value: &Value, findings: &mut Findings) -> Option<(Option<Arc<str>>, Arc<str>)> {
+    if kind == ForeignKind::CiliumNetworkPolicy {
+        let place = metadata::place(value, findings);
+        return Some((Some(place.namespace?), place.name?)).filter(|_| findings.problems.is_empty());
+    }
+    if value.pointer("/metadata/namespace").is_some_and(|namespace| !namespace.is_null() && namespace != "") {
+        let path = FieldPath::of("metadata").key("namespace");
+        let text = format!("a {} has no namespace", kind.name());
+        findings.problem(&path, text, "remove it, or write a CiliumNetworkPolicy for this namespace alone");
+        return None;
+    }
+    let text = value.pointer("/metadata/name").and_then(Value::as_str).map(str::to_owned);
+    Some((None, plain_name(text, &mut findings.problems)?.into()))
+}
+
+fn read_group(value: &Value) -> Read {
+    let mut findings = Findings::default();
+    let kind = ForeignKind::CiliumCidrGroup;
+    let group = match typed::<RawGroup>(value, &FieldPath::default()) {
+        Ok(raw) => checked_group(raw, &mut findings),
+        Err(problem) => {
+            findings.problems.push(problem);
+            None
+        }
+    };
+    let key =
+        group.as_ref().map(|group| ObjectKey { kind: kind.name(), namespace: "".into(), name: group.name.clone() });
+    // Without one of its blocks, policies that deny the group's addresses would allow them.
+    let outcome = match group.filter(|_| findings.problems.is_empty()) {
+        Some(group) => Outcome::Object(ForeignObject::CiliumCidrGroup(group).into()),
+        None => Outcome::Unreadable,
+    };
+    Read { label: label_of(kind, value), key, outcome, findings }
+}
+
+fn checked_group(raw: RawGroup, findings: &mut Findings) -> Option<CidrGroup> {
+    let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
+    let name = plain_name(metadata.name, &mut findings.problems);
+    let base = FieldPath::of("spec");
+    let Some(Mapping(spec)) = raw.spec else {
+        findings.problem(&FieldPath::default(), "missing field `spec`", "add `spec` with `externalCIDRs`");
+        return None;
+    };
+    let path = base.key("externalCIDRs");
+    let Some(texts) = spec.blocks else {
+        findings.problem(&path, "missing field `externalCIDRs`", "add it, or write `[]` for an empty group");
+        return None;
+    };
+    let blocks = texts.iter().enumerate().filter_map(|(at, text)| block_of(text, &path.index(at), findings)).collect();
+    Some(CidrGroup { name: name?.into(), labels: labels_of(metadata.labels), blocks })
+}
+
+/// Reads one policy.
+struct Reader<'a> {
+    /// The policy's namespace. `None` for a policy of the whole cluster.
+    namespace: Option<Arc<str>>,
+    findings: &'a mut Findings,
+}
+
+/// A list of rules: its name, direction, and what its elements do.
+type List = (&'static str, Direction, RuleAction);
+
+impl Reader<'_> {
+    fn fail<T>(&mut self, problem: Problem) -> Option<T> {
+        self.findings.problems.push(problem);
+        None
+    }
+
+    /// Returns the policy's specs. `None` if no stand-in can replace an invalid one.
+    fn specs(&mut self, value: &Value) -> Option<Vec<Spec>> {
+        let object = match typed::<RawObject>(value, &FieldPath::default()) {
+            Ok(object) => object,
+            Err(problem) => {
+                self.findings.problems.push(problem);
+                return self.closed(None, &FieldPath::of("spec")).map(|spec| vec![spec]);
+            }
+        };
+        let one = object.spec.filter(|spec| !spec.is_null()).map(|spec| (FieldPath::of("spec"), spec));
+        let base = FieldPath::of("specs");
+        let many = object.specs.into_iter().flatten().enumerate().map(|(at, spec)| (base.index(at), spec));
+        let all: Vec<_> = one.into_iter().chain(many).collect();
+        if all.is_empty() {
+            self.findings.problem(&FieldPath::default(), "the policy has neither `spec` nor `specs`", "add `spec`");
+            return self.closed(None, &FieldPath::of("spec")).map(|spec| vec![spec]);
+        }
+        let mut specs = Vec::new();
+        for (path, value) in &all {
+            specs.extend(self.spec(value, path)?);
+        }
+        Some(specs)
+    }
+
+    /// Returns a spec, nothing if it selects no pod, or a stand-in if it is invalid. `None` if no stand-in can replace it.
+    fn spec(&mut self, value: &Value, base: &FieldPath) -> Option<Option<Spec>> {
+        let before = self.findings.problems.len();
+        let raw = match typed::<RawSpec>(value, base) {
+            Ok(raw) => raw,
+            Err(problem) => {
+                self.findings.problems.push(problem);
+                return self.closed(Some(value), base).map(Some);
+            }
+        };
+        if raw.node_selector.as_ref().is_some_and(|selector| !selector.is_null()) {
+            let help =
+                "policies of nodes' own traffic are not enforced here: remove the spec, or set `--ignore` for its kind";
+            return self.fail(Problem::new(&base.key("nodeSelector"), "a policy of nodes", help));
+        }
+        let path = base.key("endpointSelector");
+        let Some(Mapping(selector)) = &raw.endpoint_selector else {
+            self.findings.problem(
+                &path,
+                "missing field `endpointSelector`",
+                "write `endpointSelector: {}` for every pod",
+            );
+            return self.closed(Some(value), base).map(Some);
+        };
+        let subject = self.selector(selector, Use::Subject, &path);
+        let deny = raw.enable_default_deny.map(|Mapping(deny)| deny).unwrap_or_default();
+        let isolates = isolation(&deny, [&raw.ingress, &raw.ingress_deny], [&raw.egress, &raw.egress_deny]);
+        let (mut ingress, mut egress) = (Vec::new(), Vec::new());
+        let lists = [
+            (("ingressDeny", Direction::Ingress, RuleAction::Deny), &raw.ingress_deny),
+            (("ingress", Direction::Ingress, RuleAction::Accept), &raw.ingress),
+            (("egressDeny", Direction::Egress, RuleAction::Deny), &raw.egress_deny),
+            (("egress", Direction::Egress, RuleAction::Accept), &raw.egress),
+        ];
+        for (list, elements) in lists {
+            let rules = if list.1 == Direction::Ingress { &mut ingress } else { &mut egress };
+            for (at, element) in elements.iter().flatten().enumerate() {
+                rules.extend(self.rules_or_closed(list, (at, element), &base.key(list.0).index(at)));
+            }
+        }
+        let subject = match subject {
+            Some(Selected::Pods(subject) | Selected::PodsAndOthers(subject)) => subject,
+            Some(Selected::Reserved(_) | Selected::Nothing) => {
+                self.findings.warning(
+                    &path,
+                    "the selector selects no pod, so the rules have no effect",
+                    "correct it, or remove the rules",
+                );
+                return Some(None);
+            }
+            None if self.findings.problems.len() > before => return self.closed(Some(value), base).map(Some),
+            None => return None,
+        };
+        Some(Some(Spec { path: base.to_string().into(), subject, isolates, ingress, egress }))
+    }
+
+    /// Returns the stand-in for an invalid spec: it denies everything to and from the pods that its selector selects, or, if that is
+    /// invalid, to and from all pods of the policy's namespace. `None` if the policy has no namespace and its selector is invalid.
+    fn closed(&mut self, value: Option<&Value>, base: &FieldPath) -> Option<Spec> {
+        let path = base.key("endpointSelector");
+        let selector = value.and_then(|value| value.get("endpointSelector"));
+        let selector = selector.and_then(|selector| typed::<RawSelector>(selector, &path).ok());
+        let subject = selector.and_then(|selector| {
+            let mut findings = Findings::default();
+            let mut reader = Reader { namespace: self.namespace.clone(), findings: &mut findings };
+            match reader.selector(&selector, Use::Subject, &path)? {
+                Selected::Pods(subject) | Selected::PodsAndOthers(subject) => Some(subject),
+                Selected::Reserved(_) | Selected::Nothing => None,
+            }
+        });
+        let whole = self.namespace.clone().map(|own| PodPeer { namespaces: NamespaceScope::Own(own), ..every_pod() });
+        let deny = |list| vec![closed_rule(RuleAction::Deny, 0, &base.key(list))];
+        Some(Spec {
+            path: base.to_string().into(),
+            subject: subject.or(whole)?,
+            isolates: Isolation { ingress: true, egress: true },
+            ingress: deny("ingressDeny"),
+            egress: deny("egressDeny"),
+        })
+    }
+
+    /// Returns the rules of an element. If it is invalid: none for an element that allows, and for one that denies a rule that denies
+    /// everything.
+    fn rules_or_closed(&mut self, list: List, (at, value): (usize, &Value), base: &FieldPath) -> Vec<Rule> {
+        let before = self.findings.problems.len();
+        let entry = match list.1 {
+            Direction::Ingress => typed::<RawIngress>(value, base).map(RawEntry::from),
+            Direction::Egress => typed::<RawEntry>(value, base),
+        };
+        let rules = match entry {
+            Ok(raw) => self.rules(list, at, &raw, base),
+            Err(problem) => {
+                self.findings.problems.push(problem);
+                Vec::new()
+            }
+        };
+        match (self.findings.problems.len() == before, list.2) {
+            (true, _) => rules,
+            (false, RuleAction::Deny) => vec![closed_rule(RuleAction::Deny, at, base)],
+            (false, _) => Vec::new(),
+        }
+    }
+
+    /// Returns the rules of an element: one for each part of its `toPorts` that has its own further conditions. None if it matches nothing,
+    /// as an element without peers and ports does. The rules may be used only if no problem was found.
+    fn rules(&mut self, list: List, at: usize, raw: &RawEntry, base: &FieldPath) -> Vec<Rule> {
+        let (name, direction, action) = list;
+        for (field, is_set) in [("toFQDNs", raw.names.is_some()), ("authentication", raw.authentication.is_some())] {
+            if is_set && action == RuleAction::Deny {
+                let help = "remove it: rules that deny apply to packets, by addresses and ports";
+                self.findings.problem(&base.key(field), format!("`{name}` has no `{field}`"), help);
+            }
+        }
+        let peers = self.peers(direction, raw, base);
+        let ports = self.ports(list, raw, base);
+        let (Some(peers), Some(ports)) = (peers, ports) else { return Vec::new() };
+        let has_ports = ports.iter().any(|part| part.ports.is_some());
+        let peers = match peers {
+            peers::Peers::Absent if !has_ports => return Vec::new(),
+            peers::Peers::Absent | peers::Peers::Everybody => None,
+            peers::Peers::Listed(peers) if peers.is_empty() => return Vec::new(),
+            peers::Peers::Listed(peers) => Some(peers),
+        };
+        if direction == Direction::Egress
+            && ports.iter().any(ports::Part::has_names)
+            && peers.as_ref().is_some_and(|peers| !peers.iter().any(peers::has_pods))
+        {
+            let text = "a named port cannot be combined with destinations that are no pods, which have no named ports";
+            self.findings.problem(base, text, "write the port's number");
+        }
+        let rule = |part: ports::Part| Rule {
+            path: base.to_string().into(),
+            at,
+            action,
+            peers: peers.clone(),
+            ports: part.ports,
+            then: part.then,
+        };
+        ports.into_iter().map(rule).collect()
+    }
+}
+
+/// Returns the rule that replaces an invalid element: it matches everything.
+fn closed_rule(action: RuleAction, at: usize, path: &FieldPath) -> Rule {
+    Rule { path: path.to_string().into(), at, action, peers: None, ports: None, then: None }
+}
+
+/// Returns the directions in which a spec isolates: those with an element in one of the lists, unless the spec says otherwise.
+fn isolation(deny: &RawDefaultDeny, ingress: [&Option<Vec<Value>>; 2], egress: [&Option<Vec<Value>>; 2]) -> Isolation {
+    let has_some =
+        |lists: [&Option<Vec<Value>>; 2]| lists.iter().any(|list| list.as_ref().is_some_and(|list| !list.is_empty()));
+    Isolation {
+        ingress: deny.ingress.unwrap_or_else(|| has_some(ingress)),
+        egress: deny.egress.unwrap_or_else(|| has_some(egress)),
+    }
 }

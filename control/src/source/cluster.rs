@@ -206,7 +206,7 @@ pub(super) fn timestamp(value: Option<&Value>) -> Option<Timestamp> {
     Timestamp::parse(value?.as_str()?)
 }
 
-fn labels_of(labels: Option<BTreeMap<String, String>>) -> Labels {
+pub(super) fn labels_of(labels: Option<BTreeMap<String, String>>) -> Labels {
     labels.into_iter().flatten().map(|(key, value)| (key.into(), value.into())).collect()
 }
 

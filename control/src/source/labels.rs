@@ -39,42 +39,46 @@ pub(super) fn selector(raw: &RawSelector, base: &FieldPath, findings: &mut Findi
 
 fn requirement(raw: &RawExpression, base: &FieldPath, findings: &mut Findings) -> Option<Requirement> {
     label_key(&raw.key, &base.key("key"), findings);
+    Some(Requirement { key: raw.key.as_str().into(), condition: condition(raw, base, findings)? })
+}
+
+/// Returns the condition on the label's value. `None` if it is invalid.
+pub(super) fn condition(raw: &RawExpression, base: &FieldPath, findings: &mut Findings) -> Option<Condition> {
     let values: Vec<Arc<str>> = raw.values.iter().flatten().map(|value| value.as_str().into()).collect();
     for (at, value) in values.iter().enumerate() {
         label_value(value, &base.key("values").index(at), findings);
     }
-    let condition = match raw.operator.as_str() {
+    match raw.operator.as_str() {
         "In" | "NotIn" if values.is_empty() => {
             let text = format!("operator {} without values", raw.operator);
             findings.problem(&base.key("values"), text, "add at least one value");
-            return None;
+            None
         }
         "Exists" | "DoesNotExist" if !values.is_empty() => {
             let text = format!("operator {} with values", raw.operator);
             findings.problem(&base.key("values"), text, "remove the values, or write In or NotIn");
-            return None;
+            None
         }
-        "In" => Condition::In(values),
-        "NotIn" => Condition::NotIn(values),
-        "Exists" => Condition::Exists,
-        "DoesNotExist" => Condition::DoesNotExist,
+        "In" => Some(Condition::In(values)),
+        "NotIn" => Some(Condition::NotIn(values)),
+        "Exists" => Some(Condition::Exists),
+        "DoesNotExist" => Some(Condition::DoesNotExist),
         other => {
             let text = format!("unknown operator {}", quoted(other));
             findings.problem(&base.key("operator"), text, "write In, NotIn, Exists or DoesNotExist");
-            return None;
+            None
         }
-    };
-    Some(Requirement { key: raw.key.as_str().into(), condition })
+    }
 }
 
-fn label_key(key: &str, path: &FieldPath, findings: &mut Findings) {
+pub(super) fn label_key(key: &str, path: &FieldPath, findings: &mut Findings) {
     if !names::is_label_key(key) {
         let help = "write up to 63 letters, digits, `-`, `_` and `.`, optionally after a domain and `/`";
         findings.problem(path, format!("invalid label key {}", quoted(key)), help);
     }
 }
 
-fn label_value(value: &str, path: &FieldPath, findings: &mut Findings) {
+pub(super) fn label_value(value: &str, path: &FieldPath, findings: &mut Findings) {
     if !names::is_label_value(value) {
         let help = "write up to 63 letters, digits, `-`, `_` and `.`, starting and ending with a letter or digit";
         findings.problem(path, format!("invalid label value {}", quoted(value)), help);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::cluster::{address_of, timestamp};
+use super::cluster::{address_of, labels_of, timestamp};
 use super::error::{Findings, quoted};
 use super::kinds::read;
 use super::metadata::object_name;
@@ -78,6 +78,8 @@ fn checked_service(raw: RawService, findings: &mut Findings) -> Option<ClusterSe
         name: name?,
         created,
         proxy,
+        labels: labels_of(metadata.labels),
+        selector: labels_of(spec.selector.clone()),
         cluster_ips,
         external_ips: addresses(spec.external_ips.iter().flatten(), &base.key("externalIPs"), findings),
         balancer_ips: balancer_ips(&balancer.ingress, findings),

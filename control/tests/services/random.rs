@@ -114,6 +114,8 @@ fn service(rng: &mut Rng, (namespace, name): (&str, &str)) -> ClusterService {
         name: ObjectName::new(namespace, name),
         created: rng.chance(70).then(|| Timestamp::parse(&format!("2026-01-01T00:00:0{}Z", rng.below(3))).unwrap()),
         proxy: rng.chance(20).then(|| rng.pick(&proxy).into()),
+        labels: Default::default(),
+        selector: Default::default(),
         cluster_ips,
         external_ips: some(rng, &EXTERNAL_IPS, 25).into_iter().map(ip).collect(),
         balancer_ips: some(rng, &EXTERNAL_IPS, 25).into_iter().map(ip).collect(),

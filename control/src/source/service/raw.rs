@@ -1,5 +1,7 @@
 //! The serialized form of Services and endpoint slices, with only the fields that are used.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use super::super::raw::{List, Metadata, Part};
@@ -17,6 +19,7 @@ pub(super) struct RawService {
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawServiceSpec {
     pub(super) r#type: Option<String>,
+    pub(super) selector: Option<BTreeMap<String, String>>,
     #[serde(rename = "clusterIP")]
     pub(super) cluster_ip: Option<String>,
     #[serde(rename = "clusterIPs")]

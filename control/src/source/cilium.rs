@@ -191,7 +191,6 @@ impl Reader<'_> {
 
     /// Returns a spec, nothing if it selects no pod, or a stand-in if it is invalid. `None` if no stand-in can replace it.
     fn spec(&mut self, value: &Value, base: &FieldPath) -> Option<Option<Spec>> {
-        let before = self.findings.problems.len();
         let raw = match typed::<RawSpec>(value, base) {
             Ok(raw) => raw,
             Err(problem) => {
@@ -214,35 +213,34 @@ impl Reader<'_> {
             return self.closed(Some(value), base).map(Some);
         };
         let subject = self.selector(selector, Use::Subject, &path);
-        let deny = raw.enable_default_deny.map(|Mapping(deny)| deny).unwrap_or_default();
-        let isolates = isolation(&deny, [&raw.ingress, &raw.ingress_deny], [&raw.egress, &raw.egress_deny]);
+        let (ingress, egress) = self.lists(&raw, base);
+        let subject = match subject {
+            Some(Selected::Pods(subject) | Selected::PodsAndOthers(subject)) => subject,
+            Some(Selected::Reserved(_) | Selected::Nothing) => {
+                let text = "the selector selects no pod, so the rules have no effect";
+                self.findings.warning(&path, text, "correct it, or remove the rules");
+                return Some(None);
+            }
+            None => return self.closed(Some(value), base).map(Some),
+        };
+        Some(Some(Spec { path: base.to_string().into(), subject, isolates: isolation(&raw), ingress, egress }))
+    }
+
+    /// Returns the rules of a spec, by direction.
+    fn lists(&mut self, raw: &RawSpec, base: &FieldPath) -> (Vec<Rule>, Vec<Rule>) {
         let (mut ingress, mut egress) = (Vec::new(), Vec::new());
-        let lists = [
+        for (list, elements) in [
             (("ingressDeny", Direction::Ingress, RuleAction::Deny), &raw.ingress_deny),
             (("ingress", Direction::Ingress, RuleAction::Accept), &raw.ingress),
             (("egressDeny", Direction::Egress, RuleAction::Deny), &raw.egress_deny),
             (("egress", Direction::Egress, RuleAction::Accept), &raw.egress),
-        ];
-        for (list, elements) in lists {
+        ] {
             let rules = if list.1 == Direction::Ingress { &mut ingress } else { &mut egress };
             for (at, element) in elements.iter().flatten().enumerate() {
                 rules.extend(self.rules_or_closed(list, (at, element), &base.key(list.0).index(at)));
             }
         }
-        let subject = match subject {
-            Some(Selected::Pods(subject) | Selected::PodsAndOthers(subject)) => subject,
-            Some(Selected::Reserved(_) | Selected::Nothing) => {
-                self.findings.warning(
-                    &path,
-                    "the selector selects no pod, so the rules have no effect",
-                    "correct it, or remove the rules",
-                );
-                return Some(None);
-            }
-            None if self.findings.problems.len() > before => return self.closed(Some(value), base).map(Some),
-            None => return None,
-        };
-        Some(Some(Spec { path: base.to_string().into(), subject, isolates, ingress, egress }))
+        (ingress, egress)
     }
 
     /// Returns the stand-in for an invalid spec: it denies everything to and from the pods that its selector selects, or, if that is
@@ -260,7 +258,7 @@ impl Reader<'_> {
             }
         });
         let whole = self.namespace.clone().map(|own| PodPeer { namespaces: NamespaceScope::Own(own), ..every_pod() });
-        let deny = |list| vec![closed_rule(RuleAction::Deny, 0, &base.key(list))];
+        let deny = |list| vec![closed_rule(0, &base.key(list))];
         Some(Spec {
             path: base.to_string().into(),
             subject: subject.or(whole)?,
@@ -270,8 +268,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Returns the rules of an element. If it is invalid: none for an element that allows, and for one that denies a rule that denies
-    /// everything.
+    /// Returns the rules of an element. For an invalid element: no rule if it allows, and a rule that denies everything if it denies.
     fn rules_or_closed(&mut self, list: List, (at, value): (usize, &Value), base: &FieldPath) -> Vec<Rule> {
         let before = self.findings.problems.len();
         let entry = match list.1 {
@@ -287,13 +284,13 @@ impl Reader<'_> {
         };
         match (self.findings.problems.len() == before, list.2) {
             (true, _) => rules,
-            (false, RuleAction::Deny) => vec![closed_rule(RuleAction::Deny, at, base)],
+            (false, RuleAction::Deny) => vec![closed_rule(at, base)],
             (false, _) => Vec::new(),
         }
     }
 
-    /// Returns the rules of an element: one for each part of its `toPorts` that has its own further conditions. None if it matches nothing,
-    /// as an element without peers and ports does. The rules may be used only if no problem was found.
+    /// Returns the rules of an element: one for each part of its `toPorts` that has its own further conditions. Returns no rule if the element
+    /// matches nothing, as one without peers and ports does. The rules may be used only if no problem was found.
     fn rules(&mut self, list: List, at: usize, raw: &RawEntry, base: &FieldPath) -> Vec<Rule> {
         let (name, direction, action) = list;
         for (field, is_set) in [("toFQDNs", raw.names.is_some()), ("authentication", raw.authentication.is_some())] {
@@ -331,17 +328,18 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the rule that replaces an invalid element: it matches everything.
-fn closed_rule(action: RuleAction, at: usize, path: &FieldPath) -> Rule {
-    Rule { path: path.to_string().into(), at, action, peers: None, ports: None, then: None }
+/// Returns the rule that replaces an invalid element that denies: it denies everything.
+fn closed_rule(at: usize, path: &FieldPath) -> Rule {
+    Rule { path: path.to_string().into(), at, action: RuleAction::Deny, peers: None, ports: None, then: None }
 }
 
 /// Returns the directions in which a spec isolates: those with an element in one of the lists, unless the spec says otherwise.
-fn isolation(deny: &RawDefaultDeny, ingress: [&Option<Vec<Value>>; 2], egress: [&Option<Vec<Value>>; 2]) -> Isolation {
-    let has_some =
-        |lists: [&Option<Vec<Value>>; 2]| lists.iter().any(|list| list.as_ref().is_some_and(|list| !list.is_empty()));
+fn isolation(raw: &RawSpec) -> Isolation {
+    let has_some = |list: &Option<Vec<Value>>| list.as_ref().is_some_and(|list| !list.is_empty());
+    let set =
+        |of: fn(&RawDefaultDeny) -> Option<bool>| raw.enable_default_deny.as_ref().and_then(|Mapping(raw)| of(raw));
     Isolation {
-        ingress: deny.ingress.unwrap_or_else(|| has_some(ingress)),
-        egress: deny.egress.unwrap_or_else(|| has_some(egress)),
+        ingress: set(|raw| raw.ingress).unwrap_or_else(|| has_some(&raw.ingress) || has_some(&raw.ingress_deny)),
+        egress: set(|raw| raw.egress).unwrap_or_else(|| has_some(&raw.egress) || has_some(&raw.egress_deny)),
     }
 }

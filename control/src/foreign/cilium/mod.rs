@@ -1,7 +1,7 @@
 //! Cilium's policies, of `cilium.io/v2`.
 //!
 //! The source reads a policy to this form, in which all that depends on the policy alone is decided: the pods that selectors select, ports,
-//! entities. [`resolve`] fills in what other objects say: groups of blocks, Services, the API server's addresses, port names.
+//! entities. [`resolve()`] fills in what other objects say: groups of blocks, Services, the API server's addresses.
 //!
 //! Source: cilium/cilium, `pkg/policy/api` and `pkg/policy/utils`.
 

@@ -42,7 +42,7 @@ pub(super) struct RawSpec {
 }
 
 /// `DefaultDenyConfig`.
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawDefaultDeny {
     pub(super) ingress: Option<bool>,

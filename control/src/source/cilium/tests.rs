@@ -1,6 +1,13 @@
 //! Faults in Cilium's objects: the exact messages, and the stand-ins.
 
+use std::cell::Cell;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Value, json};
+
 use super::super::tests::messages;
+use super::super::tests_properties::value;
 use super::super::{ForeignKinds, Loaded, Options, Strictness, load_text};
 use crate::foreign::resolved;
 use crate::object::{ClusterPolicy, Isolation, NamespaceScope, Object, RuleAction};
@@ -296,4 +303,90 @@ fn a_policy_that_depends_on_an_object_that_is_unreadable_is_refused_in_lenient_m
         let loaded = load(&text, Strictness::Lenient);
         assert_eq!(loaded.is_err(), is_refused, "{text} {:?}", loaded.map(|loaded| loaded.warnings));
     }
+}
+
+/// A valid policy with every field.
+fn everything() -> Value {
+    let ports = json!([{"ports": [{"port": "80", "endPort": 90, "protocol": "TCP"}, {"port": "dns"}], "rules": {"http": [{"method": "GET"}]}},
+        {"ports": [{"port": "53", "protocol": "ANY"}], "serverNames": ["a.b"], "listener": {}, "terminatingTLS": {}, "originatingTLS": {}}]);
+    let selector = json!({"matchLabels": {"k8s:app": "a", "io.kubernetes.pod.namespace": "x"},
+        "matchExpressions": [{"key": "io.cilium.k8s.policy.serviceaccount", "operator": "In", "values": ["b"]}]});
+    json!({
+        "endpointSelector": {"matchLabels": {"app": "web"}},
+        "enableDefaultDeny": {"ingress": true, "egress": false},
+        "description": "x", "labels": [], "log": {},
+        "ingress": [{"fromEndpoints": [selector, {}], "toPorts": ports, "authentication": {"mode": "required"}},
+            {"fromCIDR": ["10.0.0.0/8", "fd00::1"]}, {"icmps": [{"fields": [{"family": "IPv6", "type": "EchoReply"}]}]}],
+        "ingressDeny": [{"fromEntities": ["world", "host"], "toPorts": [{"ports": [{"port": "1"}]}]}, {"fromNodes": []}],
+        "egress": [{"toFQDNs": [{"matchName": "a.b"}, {"matchPattern": "*.b"}]},
+            {"toServices": [{"k8sService": {"serviceName": "a", "namespace": "b"}}, {"k8sServiceSelector": {"selector": {}}}]},
+            {"toEntities": ["cluster"], "toPorts": [{"ports": [{"port": "53"}], "rules": {"dns": [{"matchPattern": "*"}]}}]}],
+        "egressDeny": [{"toCIDRSet": [{"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}, {"cidrGroupRef": "g"},
+            {"cidrGroupSelector": {"matchLabels": {"a": "b"}}}]}],
+    })
+}
+
+/// Returns the paths of all values below one, in the notation of [`Value::pointer`].
+fn places(value: &Value, path: &str) -> Vec<String> {
+    let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
+    let inner: Vec<(String, &Value)> = match value {
+        Value::Object(fields) => {
+            fields.iter().map(|(key, value)| (format!("{path}/{}", escaped(key)), value)).collect()
+        }
+        Value::Array(items) => items.iter().enumerate().map(|(at, value)| (format!("{path}/{at}"), value)).collect(),
+        _ => Vec::new(),
+    };
+    inner.into_iter().flat_map(|(path, value)| [vec![path.clone()], places(value, &path)].concat()).collect()
+}
+
+#[test]
+fn a_random_value_anywhere_is_read_or_allows_no_more() {
+    let object = |spec: &Value| {
+        json!({"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": {"name": "p"}, "spec": spec})
+            .to_string()
+    };
+    let policies = |loaded: Loaded| -> Vec<ClusterPolicy> {
+        resolved(loaded.objects)
+            .into_iter()
+            .filter_map(|object| match object {
+                Object::ClusterPolicy(policy) => Some(ClusterPolicy::clone(&policy)),
+                _ => None,
+            })
+            .collect()
+    };
+    let good = everything();
+    let whole =
+        policies(load(&object(&good), Strictness::Strict).unwrap_or_else(|errors| panic!("{errors}"))).remove(0);
+    assert_eq!((whole.ingress.len(), whole.egress.len()), (5, 4));
+    let (accepted, refused) = (Cell::new(0), Cell::new(0));
+    let strategy = (prop::sample::select(places(&good, "")), value());
+    let result = TestRunner::new(Config::with_cases(1500)).run(&strategy, |(place, value)| {
+        let mut spec = good.clone();
+        *spec.pointer_mut(&place).expect("the places are there") = value;
+        let text = object(&spec);
+        let lenient =
+            policies(load(&text, Strictness::Lenient).expect("the namespace is known, so a stand-in is possible"));
+        match load(&text, Strictness::Strict) {
+            Ok(strict) => {
+                accepted.set(accepted.get() + 1);
+                prop_assert_eq!(policies(strict), lenient);
+            }
+            Err(errors) => {
+                refused.set(refused.get() + 1);
+                prop_assert!(errors.shown().iter().all(|error| !error.problem.is_empty() && !error.help.is_empty()));
+                let [closed] = &lenient[..] else { panic!("{lenient:?}") };
+                prop_assert!(closed.fault.is_some());
+                for (rules, all) in [(&closed.ingress, &whole.ingress), (&closed.egress, &whole.egress)] {
+                    let is_known = |rule| all.contains(rule);
+                    let denies_all = |rule: &crate::object::ClusterRule| {
+                        rule.action == RuleAction::Deny && rule.traffic.peers.is_none() && rule.traffic.ports.is_none()
+                    };
+                    prop_assert!(rules.iter().all(|rule| is_known(rule) || denies_all(rule)), "{rules:?}");
+                }
+            }
+        }
+        Ok(())
+    });
+    result.unwrap();
+    assert!(accepted.get() > 100 && refused.get() > 100, "accepted {accepted:?}, refused {refused:?}");
 }

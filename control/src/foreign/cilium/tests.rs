@@ -316,6 +316,8 @@ fn blocks_never_contain_pods_or_nodes() {
     let set = "{toCIDRSet: [{cidr: 0.0.0.0/0, except: [10.0.0.0/8, 192.168.0.0/16]}, {cidr: '::/0'}]}";
     let blocks = vec![block("0.0.0.0/0", &["10.0.0.0/8", "192.168.0.0/16"]), block("::/0", &[])];
     assert_eq!(peers("egressDeny", set), expected(blocks));
+    let nothing = rules("egress: [{toCIDRSet: [{cidr: 10.0.0.0/8, except: [10.0.0.0/8]}]}]");
+    assert!(nothing.egress.is_empty(), "nothing is left of the block");
 }
 
 #[test]

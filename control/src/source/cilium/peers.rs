@@ -167,15 +167,15 @@ impl Reader<'_> {
             (Some(text), None, None) => {
                 let cidr = block_of(text, &base.key("cidr"), self.findings)?;
                 for (at, block) in except.iter().enumerate() {
-                    if !cidr.contains(block) || cidr == *block {
-                        let text = format!("{block} is not strictly inside cidr {cidr}");
+                    if !cidr.contains(block) {
+                        let text = format!("{block} is not inside cidr {cidr}");
                         let path = base.key("except").index(at);
-                        self.findings.problem(
-                            &path,
-                            text,
-                            "write a smaller block of the cidr, of the same address family",
-                        );
+                        self.findings.problem(&path, text, "write a block of the cidr, of the same address family");
                     }
+                }
+                if except.contains(&cidr) {
+                    // Nothing is left of the block.
+                    return None;
                 }
                 Some(Who::Block(IpBlock { cidr, except }))
             }

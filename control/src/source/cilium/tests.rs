@@ -338,9 +338,11 @@ fn places(value: &Value, path: &str) -> Vec<String> {
 
 #[test]
 fn a_random_value_anywhere_is_read_or_allows_no_more() {
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "a"}, "addressType": "IPv4",
+        "endpoints": []});
     let object = |spec: &Value| {
-        json!({"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": {"name": "p"}, "spec": spec})
-            .to_string()
+        let policy = json!({"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": {"name": "p"}, "spec": spec});
+        format!("{policy}\n{slice}\n")
     };
     let policies = |loaded: Loaded| -> Vec<ClusterPolicy> {
         resolved(loaded.objects)

@@ -61,6 +61,10 @@ impl Loader {
                 errors.push(about(policy, &text, "correct that object"));
             }
         }
+        if let Some(policy) = needing(Needs::API_SERVER).filter(|_| !has_slices) {
+            let text = "allows the API server, whose addresses are unknown: the input has no EndpointSlice";
+            warnings.push(about(policy, text, "add the output of `kubectl get services,endpointslices -A -o yaml`"));
+        }
         for (object, _) in &policies {
             let ForeignObject::CalicoPolicy(policy) = &**object else { continue };
             if is_lost(policy, &tiers) {
@@ -72,7 +76,7 @@ impl Loader {
             }
         }
         let held = std::mem::take(&mut self.held);
-        if needing(Needs::SERVICES).is_some() {
+        if needing(Needs::SERVICES).or(needing(Needs::API_SERVER)).is_some() {
             for object in held.objects {
                 self.slots.push(super::Slot { object: Some(object), file: "".into(), line: 0 });
             }

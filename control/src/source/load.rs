@@ -379,9 +379,6 @@ pub(super) fn consequence(outcome: &Outcome) -> &'static str {
         Outcome::Closed(Object::ClusterPolicy(_)) => {
             "; until then the rule matches nothing if it accepts, and denies everything otherwise"
         }
-        Outcome::Closed(Object::Foreign(_)) => {
-            "; until then its invalid rules match nothing if they allow, and everything otherwise"
-        }
         Outcome::Closed(_) => "; until then the object is used without this part",
         _ => "; until then the object is left out",
     }

@@ -27,10 +27,10 @@ impl Needs {
     pub const SERVICES: Self = Self(1 << 4);
     /// Labels of namespaces, as far as sets of networks inherit them.
     pub const NAMESPACES: Self = Self(1 << 5);
-    /// EndpointSlices of the API server, of policies that mean the API server beside others and only allow it.
-    pub const API_SERVER: Self = Self(1 << 6);
-    /// What an EndpointSlice may be about.
-    const SLICES: Self = Self(Self::SERVICES.0 | Self::API_SERVER.0);
+    /// Services and EndpointSlices, for rules that allow less without them.
+    pub const MORE_SERVICES: Self = Self(1 << 6);
+    /// What a change of a Service or EndpointSlice may affect.
+    const ANY_SERVICES: Self = Self(Self::SERVICES.0 | Self::MORE_SERVICES.0);
 
     /// Whether the set has no kind.
     pub const fn is_empty(self) -> bool {
@@ -115,13 +115,13 @@ impl Surroundings {
             }
             Event::DeleteNamespace(name) => (put(&mut self.namespaces, name.clone(), None), Needs::NAMESPACES),
             Event::Apply(Object::Service(service)) => {
-                (put(&mut self.services, service.name.clone(), Some(Arc::clone(service))), Needs::SERVICES)
+                (put(&mut self.services, service.name.clone(), Some(Arc::clone(service))), Needs::ANY_SERVICES)
             }
-            Event::DeleteService(name) => (put(&mut self.services, name.clone(), None), Needs::SERVICES),
+            Event::DeleteService(name) => (put(&mut self.services, name.clone(), None), Needs::ANY_SERVICES),
             Event::Apply(Object::EndpointSlice(slice)) => {
-                (put(&mut self.slices, slice.name.clone(), Some(Arc::clone(slice))), Needs::SLICES)
+                (put(&mut self.slices, slice.name.clone(), Some(Arc::clone(slice))), Needs::ANY_SERVICES)
             }
-            Event::DeleteEndpointSlice(name) => (put(&mut self.slices, name.clone(), None), Needs::SLICES),
+            Event::DeleteEndpointSlice(name) => (put(&mut self.slices, name.clone(), None), Needs::ANY_SERVICES),
             _ => (false, Needs::NOTHING),
         };
         if has_changed { kind } else { Needs::NOTHING }

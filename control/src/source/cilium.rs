@@ -213,7 +213,16 @@ impl Reader<'_> {
             return self.closed(Some(value), base).map(Some);
         };
         let subject = self.selector(selector, Use::Subject, &path);
-        let (ingress, egress) = self.lists(&raw, base);
+        let (mut ingress, mut egress) = self.lists(&raw, base);
+        let isolates = isolation(&raw);
+        // A rule that matches nobody matters only if nothing else shows that the policy is about the direction.
+        let matches_some = |rule: &Rule| rule.peers.as_ref().is_none_or(|peers| !peers.is_empty());
+        if isolates.ingress {
+            ingress.retain(matches_some);
+        }
+        if isolates.egress {
+            egress.retain(matches_some);
+        }
         let subject = match subject {
             Some(Selected::Pods(subject) | Selected::PodsAndOthers(subject)) => subject,
             Some(Selected::Reserved(_) | Selected::Nothing) => {
@@ -223,7 +232,7 @@ impl Reader<'_> {
             }
             None => return self.closed(Some(value), base).map(Some),
         };
-        Some(Some(Spec { path: base.to_string().into(), subject, isolates: isolation(&raw), ingress, egress }))
+        Some(Some(Spec { path: base.to_string().into(), subject, isolates, ingress, egress }))
     }
 
     /// Returns the rules of a spec, by direction.
@@ -289,8 +298,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the rules of an element: one for each part of its `toPorts` that has its own further conditions. Returns no rule if the element
-    /// matches nothing, as one without peers and ports does. The rules may be used only if no problem was found.
+    /// Returns the rules of an element: one for each part of its `toPorts` that has its own further conditions. An element without peers and
+    /// ports matches nobody. The rules may be used only if no problem was found.
     fn rules(&mut self, list: List, at: usize, raw: &RawEntry, base: &FieldPath) -> Vec<Rule> {
         let (name, direction, action) = list;
         for (field, is_set) in [("toFQDNs", raw.names.is_some()), ("authentication", raw.authentication.is_some())] {
@@ -304,14 +313,13 @@ impl Reader<'_> {
         let (Some(peers), Some(ports)) = (peers, ports) else { return Vec::new() };
         let has_ports = ports.iter().any(|part| part.ports.is_some());
         let peers = match peers {
-            peers::Peers::Absent if !has_ports => return Vec::new(),
+            peers::Peers::Absent if !has_ports => Some(Vec::new()),
             peers::Peers::Absent | peers::Peers::Everybody => None,
-            peers::Peers::Listed(peers) if peers.is_empty() => return Vec::new(),
             peers::Peers::Listed(peers) => Some(peers),
         };
         if direction == Direction::Egress
             && ports.iter().any(ports::Part::has_names)
-            && peers.as_ref().is_some_and(|peers| !peers.iter().any(peers::has_pods))
+            && peers.as_ref().is_some_and(|peers| !peers.is_empty() && !peers.iter().any(peers::has_pods))
         {
             let text = "a named port cannot be combined with destinations that are no pods, which have no named ports";
             self.findings.problem(base, text, "write the port's number");

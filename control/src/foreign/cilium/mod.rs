@@ -127,8 +127,8 @@ impl Policy {
                     needs |= match who {
                         Who::Peer(_) | Who::Block(_) => Needs::NOTHING,
                         Who::Group { .. } | Who::Groups { .. } => Needs::CIDR_GROUPS,
-                        // Without the API server's addresses, the rule allows less.
-                        Who::ApiServer if rule.action == RuleAction::Accept => Needs::API_SERVER,
+                        // Without their addresses, a rule that allows them allows less.
+                        _ if rule.action == RuleAction::Accept => Needs::MORE_SERVICES,
                         Who::Service { .. } | Who::Services { .. } | Who::ApiServer => Needs::SERVICES,
                     };
                 }

@@ -51,19 +51,23 @@ impl Loader {
             let text = "selects by labels of service accounts, and the input has no ServiceAccount";
             errors.push(about(policy, text, "add the output of `kubectl get serviceaccounts -A -o yaml`"));
         }
-        if let Some(policy) = needing(Needs::SERVICES) {
-            let help = "add the output of `kubectl get services,endpointslices -A -o yaml`";
-            if !has_slices && matches!(**policy, ForeignObject::CalicoPolicy(_)) {
-                errors.push(about(policy, "names a Service, and the input has no EndpointSlice", help));
+        for (kind, reports, otherwise) in [
+            (Needs::SERVICES, &mut errors, ""),
+            (Needs::MORE_SERVICES, &mut warnings, "; until then its rules allow less"),
+        ] {
+            let Some(policy) = needing(kind) else { continue };
+            if !has_slices {
+                let help = format!("add the output of `kubectl get services,endpointslices -A -o yaml`{otherwise}");
+                reports.push(about(
+                    policy,
+                    "names a Service or the API server, and the input has no EndpointSlice",
+                    &help,
+                ));
             }
             if let Some((label, position)) = &self.held.faulty {
-                let text = format!("names a Service, and {label} at {position} could not be read");
-                errors.push(about(policy, &text, "correct that object"));
+                let text = format!("names a Service or the API server, and {label} at {position} could not be read");
+                reports.push(about(policy, &text, &format!("correct that object{otherwise}")));
             }
-        }
-        if let Some(policy) = needing(Needs::API_SERVER).filter(|_| !has_slices) {
-            let text = "allows the API server, whose addresses are unknown: the input has no EndpointSlice";
-            warnings.push(about(policy, text, "add the output of `kubectl get services,endpointslices -A -o yaml`"));
         }
         for (object, _) in &policies {
             let ForeignObject::CalicoPolicy(policy) = &**object else { continue };
@@ -76,7 +80,7 @@ impl Loader {
             }
         }
         let held = std::mem::take(&mut self.held);
-        if needing(Needs::SERVICES).or(needing(Needs::API_SERVER)).is_some() {
+        if needing(Needs::SERVICES).or(needing(Needs::MORE_SERVICES)).is_some() {
             for object in held.objects {
                 self.slots.push(super::Slot { object: Some(object), file: "".into(), line: 0 });
             }

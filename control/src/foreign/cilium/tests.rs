@@ -314,7 +314,7 @@ fn the_api_server_is_its_endpoints_wherever_they_are() {
     let denies = text.replace("egress:", "egressDeny:");
     let errors = load_text("t.yaml", &denies, options.clone()).unwrap_err().to_string();
     assert!(errors.contains("names a Service or the API server, and the input has no EndpointSlice"), "{errors}");
-    // Services are read although nobody has asked for them.
+    // Services are read although the options skip them.
     let whole = load_text("t.yaml", &format!("{denies}---\n{slice}"), options).unwrap();
     assert!(whole.objects.iter().any(|object| matches!(object, Object::EndpointSlice(_))));
 }

@@ -36,7 +36,6 @@ pub mod contract;
 mod decision;
 pub mod dns;
 pub mod engine;
-pub mod filter;
 #[cfg(test)]
 mod fixtures;
 pub mod foreign;
@@ -55,3 +54,5 @@ pub mod source;
 pub mod texts;
 pub mod ties;
 pub mod work;
+
+pub use object::filter;

@@ -3,6 +3,8 @@
 //! The policy sources validate objects when they create them. No later stage checks them again.
 
 mod cluster_policy;
+pub mod filter;
+pub mod foreign;
 mod pod;
 mod service;
 mod workload;
@@ -19,13 +21,13 @@ pub use self::cluster_policy::{
     ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, Isolation, Order, OtherTier, Rank, RuleAction,
     Tier,
 };
+use self::filter::Filter;
+use self::foreign::ForeignObject;
 pub use self::pod::{ContainerPort, HostPort, Lifetime, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid};
 pub use self::service::{
     ClusterService, Endpoint, EndpointPort, EndpointSlice, Hints, ServiceName, ServicePort, TrafficPolicy, ZONE_LABEL,
 };
 pub use self::workload::Workload;
-use crate::filter::Filter;
-use crate::foreign::ForeignObject;
 pub use crate::labels::{Labels, NAMESPACE_NAME_LABEL, TEMPLATE_HASH_LABEL};
 use crate::selector::Selector;
 

@@ -317,7 +317,7 @@ fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Box<Object>>, Option<Box
 
 fn kind_of(key: &Key) -> Kind {
     match key {
-        // The API server is not asked for kinds of other products.
+        // Kinds of other products are not requested from the API server.
         Key::Foreign(_) => Kind::ClusterNetworkPolicy,
         Key::Service(_) => Kind::Service,
         Key::EndpointSlice(_) => Kind::EndpointSlice,
@@ -329,7 +329,7 @@ fn kind_of(key: &Key) -> Kind {
             ClusterPolicyKind::ClusterNetworkPolicy => Kind::ClusterNetworkPolicy,
             ClusterPolicyKind::AdminNetworkPolicy => Kind::AdminNetworkPolicy,
             ClusterPolicyKind::BaselineAdminNetworkPolicy => Kind::BaselineAdminNetworkPolicy,
-            // The API server is not asked for kinds of other products.
+            // Kinds of other products are not requested from the API server.
             ClusterPolicyKind::CalicoNetworkPolicy
             | ClusterPolicyKind::CalicoGlobalNetworkPolicy
             | ClusterPolicyKind::CalicoStagedNetworkPolicy

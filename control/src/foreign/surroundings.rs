@@ -25,7 +25,7 @@ impl Needs {
     pub const SERVICE_ACCOUNTS: Self = Self(1 << 3);
     /// Services and EndpointSlices.
     pub const SERVICES: Self = Self(1 << 4);
-    /// Labels of namespaces, as far as sets of networks inherit them.
+    /// Labels of namespaces, which sets of networks inherit.
     pub const NAMESPACES: Self = Self(1 << 5);
     /// Services and EndpointSlices, for rules that allow less without them.
     pub const MORE_SERVICES: Self = Self(1 << 6);

@@ -1,7 +1,7 @@
 //! Tests of the order of events and of what changes: policies follow the objects that they refer to.
 
 use super::*;
-use crate::object::{Order, Tier};
+use crate::object::{ObjectName, Order, Tier};
 use crate::source::{ForeignKinds, Options, ServiceKinds, load_text};
 
 const TIER: &str = "{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: first}, spec: {order: 1}}";

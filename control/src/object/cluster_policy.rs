@@ -50,7 +50,7 @@ impl Tier {
     }
 
     /// Returns the tier's place among all tiers: a number, then a name. Source for the tiers of Kubernetes: Calico's `Tier` objects of the
-    /// names `kube-admin`, `default` and `kube-baseline`, which stand for them.
+    /// names `kube-admin`, `default` and `kube-baseline`, which represent them.
     fn place(&self) -> (Order, &str) {
         match self {
             Self::Admin => (Order::of(1e3), "kube-admin"),

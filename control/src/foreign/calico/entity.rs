@@ -3,48 +3,10 @@
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use serde::{Deserialize, Serialize};
 
-use super::{Selector, pods};
+use super::{Entity, Families, Selector, pods};
 use crate::foreign::{Needs, Surroundings};
-use crate::object::{IpBlock, Peer, Region, ServiceName};
-
-/// The source or destination of a rule. All conditions must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entity {
-    /// The address is in one of these blocks. Empty without this condition.
-    pub nets: Vec<IpNet>,
-    /// The address is in none of these blocks.
-    pub not_nets: Vec<IpNet>,
-    /// The address is that of an endpoint or set that the selector selects. `None` without this condition.
-    pub selector: Option<Selector>,
-    /// The address is not that of an endpoint or set that the selector selects, in whatever namespace. `None` without this condition.
-    pub not_selector: Option<Selector>,
-    /// The endpoint or set is in a namespace that the selector selects. `None` if absent: in a policy with a namespace, in that namespace.
-    pub namespaces: Option<Selector>,
-    /// The endpoint has such a service account. `None` without this condition.
-    pub accounts: Option<Accounts>,
-    /// The address is an endpoint of this Service. `None` without this condition. Excludes all others.
-    pub service: Option<ServiceName>,
-}
-
-/// A condition on service accounts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Accounts {
-    /// The names, one of which the account must have. Empty without this condition.
-    pub names: Vec<Arc<str>>,
-    /// The condition on its labels. `None` without one.
-    pub selector: Option<Selector>,
-}
-
-/// The families of packets that a rule applies to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Families {
-    /// Whether the rule applies to IPv4.
-    pub v4: bool,
-    /// Whether the rule applies to IPv6.
-    pub v6: bool,
-}
+use crate::object::{IpBlock, Peer, Region};
 
 impl Families {
     /// Both families.

@@ -11,96 +11,23 @@
 mod entity;
 mod pods;
 mod rule;
-mod selector;
 mod services;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
-
-pub use self::entity::{Accounts, Entity, Families};
-pub use self::rule::{Action, Rule};
-pub use self::selector::Selector;
-use super::{ForeignKind, ForeignName, Needs, Surroundings};
+use super::{ForeignKind, Needs, Surroundings};
+pub use crate::object::foreign::calico::{
+    Accounts, Action, DEFAULT_TIER, Entity, Families, NetworkSet, Policy, Rule, Selector, TIERS_OF_KUBERNETES, Tier,
+};
 use crate::object::{
-    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, Enforcement, Isolation, Labels, Order, OtherTier,
-    PodPeer, Position, Rank, RuleAction, Tier as RankTier,
+    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, Isolation, Order, OtherTier, PodPeer, Rank,
+    RuleAction, Tier as RankTier,
 };
 use crate::origin::Direction;
 
-/// The tier of policies that name none. Kubernetes' NetworkPolicies are in it too.
-pub const DEFAULT_TIER: &str = "default";
-
-/// The tiers that stand for those of Kubernetes, with their fixed orders.
-pub const TIERS_OF_KUBERNETES: [(&str, f64); 3] = [("kube-admin", 1e3), (DEFAULT_TIER, 1e6), ("kube-baseline", 1e7)];
-
-/// A policy of Calico with all defaults filled in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Policy {
-    /// The policy's kind and name.
-    pub name: ForeignName,
-    /// The policy's tier.
-    pub tier: Arc<str>,
-    /// The policy's place in its tier. [`Order::LAST`] if it has none.
-    pub order: Order,
-    /// The condition on the endpoints that the policy applies to, in addition to their namespace.
-    pub selector: Selector,
-    /// The condition on their namespaces. `None` if absent. Only global policies have one.
-    pub namespaces: Option<Selector>,
-    /// The condition on their service accounts. `None` if absent.
-    pub service_accounts: Option<Selector>,
-    /// The directions that the policy applies to.
-    pub types: Isolation,
-    /// Rules for traffic towards the pods, in order. Without effect unless `types` has ingress.
-    pub ingress: Vec<Rule>,
-    /// Rules for traffic from the pods, in order. Without effect unless `types` has egress.
-    pub egress: Vec<Rule>,
-    /// The reason why the policy is invalid. `None` if the policy is valid. Its invalid rules are [`Action::Log`] if they allow, and deny
-    /// everything otherwise.
-    pub fault: Option<Arc<str>>,
-    /// Its position in the source file. `None` if it comes from an API server.
-    pub position: Option<Position>,
-    /// The value of [`ENFORCEMENT_ANNOTATION`](crate::object::ENFORCEMENT_ANNOTATION), and audit for staged policies. `None` if absent.
-    pub enforcement: Option<Enforcement>,
-}
-
-/// A Tier of Calico.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tier {
-    /// The tier's name.
-    pub name: Arc<str>,
-    /// The tier's place among all tiers. `None`: after all tiers that have one.
-    pub order: Option<Order>,
-    /// What happens to traffic that the tier's policies apply to and none of their rules decides: Deny or Pass.
-    pub end: RuleAction,
-}
-
-/// A NetworkSet or GlobalNetworkSet of Calico, or the addresses of a HostEndpoint: blocks of addresses that selectors select by label.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetworkSet {
-    /// The set's kind and name.
-    pub name: ForeignName,
-    /// The set's namespace. `None` if its kind has none.
-    pub namespace: Option<Arc<str>>,
-    /// The set's labels.
-    pub labels: Labels,
-    /// The blocks.
-    pub nets: Vec<IpNet>,
-}
-
 impl Policy {
-    /// Returns the policy's namespace. `None` if its kind has none.
-    pub fn namespace(&self) -> Option<&str> {
-        let is_global = matches!(
-            self.name.kind,
-            ForeignKind::CalicoGlobalNetworkPolicy | ForeignKind::CalicoStagedGlobalNetworkPolicy
-        );
-        self.name.name.split_once('/').filter(|_| !is_global).map(|(namespace, _)| namespace)
-    }
-
     /// Returns the kinds of objects that the policy's meaning depends on.
     pub(super) fn needs(&self) -> Needs {
         let mut needs = Needs::NOTHING;

@@ -2,43 +2,10 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use super::entity::{Entity, Families};
-use super::services;
+use super::{Action, Entity, Families, Rule, services};
 use crate::foreign::{Needs, Surroundings};
 use crate::object::{ClusterRule, Peer, PolicyPort, PolicyRule, RuleAction};
 use crate::origin::Direction;
-
-/// What a rule does with the packets that it matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Action {
-    /// Allows the traffic.
-    Allow,
-    /// Denies the traffic.
-    Deny,
-    /// Leaves the decision to the next tier.
-    Pass,
-    /// Logs a line and goes on to the next rule, so it decides nothing.
-    Log,
-}
-
-/// A rule of a policy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rule {
-    /// What the rule does.
-    pub action: Action,
-    /// The families that `ipVersion` permits.
-    pub families: Families,
-    /// The protocols and destination ports, without those in not-fields. `None` for all.
-    pub ports: Option<Vec<PolicyPort>>,
-    /// The source.
-    pub source: Entity,
-    /// The destination.
-    pub destination: Entity,
-    /// Whether the rule also looks at HTTP requests, which are not evaluated here.
-    pub has_http: bool,
-}
 
 impl Rule {
     /// Returns a rule that matches everything.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::entity::Families;
+use super::Families;
 use crate::foreign::Surroundings;
 use crate::object::{IpBlock, Peer, PolicyPort, ServiceName, Transport};
 

@@ -78,7 +78,7 @@ impl Selector {
 
     /// Returns the selector with another selector instead of each of its parts that has no parts itself.
     #[must_use]
-    pub(super) fn map(&self, part: &impl Fn(&Self) -> Self) -> Self {
+    pub(crate) fn map(&self, part: &impl Fn(&Self) -> Self) -> Self {
         match self {
             Self::All | Self::Global | Self::Label(_) => part(self),
             Self::Not(selector) => Self::Not(Box::new(selector.map(part))),
@@ -88,7 +88,7 @@ impl Selector {
     }
 
     /// Whether a part of the selector that has no parts itself is of a kind.
-    pub(super) fn any(&self, is_such: &impl Fn(&Self) -> bool) -> bool {
+    pub(crate) fn any(&self, is_such: &impl Fn(&Self) -> bool) -> bool {
         match self {
             Self::All | Self::Global | Self::Label(_) => is_such(self),
             Self::Not(selector) => selector.any(is_such),

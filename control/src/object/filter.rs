@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::labels::NAMESPACE_NAME_LABEL;
-use crate::object::{Namespace, Pod};
+use super::{NAMESPACE_NAME_LABEL, Namespace, Pod};
 use crate::selector::{Requirement, Selector};
 
 /// A condition on a pod, its namespace and its service account.
@@ -82,7 +81,7 @@ fn conjunction(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
 }
 
 impl fmt::Display for Filter {
-    /// Writes the condition in the syntax of Calico's selectors, as far as that has one.
+    /// Writes the condition in the syntax of Calico's selectors, where that has one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |f: &mut fmt::Formatter<'_>, filters: &[Self], between: &str, none: &str| {
             if filters.is_empty() {

@@ -380,7 +380,11 @@ fn a_random_value_anywhere_is_read_or_allows_no_more() {
                     let denies_all = |rule: &crate::object::ClusterRule| {
                         rule.action == RuleAction::Deny && rule.traffic.peers.is_none() && rule.traffic.ports.is_none()
                     };
-                    prop_assert!(rules.iter().all(|rule| is_known(rule) || denies_all(rule)), "{rules:?}");
+                    // An entry without fields matches nobody.
+                    let matches_nobody =
+                        |rule: &crate::object::ClusterRule| rule.traffic.peers.as_ref().is_some_and(Vec::is_empty);
+                    let allows_no_more = |rule| is_known(rule) || denies_all(rule) || matches_nobody(rule);
+                    prop_assert!(rules.iter().all(allows_no_more), "{rules:?}");
                 }
             }
         }

@@ -59,10 +59,15 @@ impl<'a> Places<'a> {
                 let position = cache.cluster_policies().get(policy).and_then(|policy| policy.position.as_ref());
                 rule(policy.to_string(), position, *direction, *at).into_iter().collect()
             }
-            Some(Origin::Isolation { policies, .. }) => {
-                let written = policies.iter().filter_map(|policy| {
-                    let position = run::position(self.pipeline, policy)?;
-                    Some(Written { policy: policy.to_string(), file: position.file.clone(), line: position.line })
+            Some(Origin::Isolation { policies, others, .. }) => {
+                let own = policies.iter().map(|policy| (policy.to_string(), run::position(self.pipeline, policy)));
+                let others = others.iter().map(|policy| {
+                    let object = cache.cluster_policies().get(policy);
+                    (policy.to_string(), object.and_then(|policy| policy.position.as_ref()))
+                });
+                let written = own.chain(others).filter_map(|(policy, position)| {
+                    let position = position?;
+                    Some(Written { policy, file: position.file.clone(), line: position.line })
                 });
                 written.collect()
             }

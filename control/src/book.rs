@@ -19,6 +19,7 @@ mod named;
 mod nodes;
 mod pending;
 mod port_name;
+mod regions;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -33,9 +34,10 @@ pub(crate) use self::named::Named;
 use self::nodes::Told;
 use self::pending::{Identities, Pending, SetKey, fresh};
 pub(crate) use self::port_name::{Anywhere, PortName};
-use crate::cache::{Cache, PodKey, scope_covers};
+use self::regions::RegionSet;
+use crate::cache::{Cache, PodKey, passes_filter, scope_covers};
 use crate::contract::SetId;
-use crate::object::{IpBlock, Namespace, Pod, PodPeer, PolicyName};
+use crate::object::{IpBlock, Namespace, Pod, PodPeer, PolicyName, Region};
 use crate::selector::Selector;
 use crate::work::Work;
 
@@ -85,6 +87,9 @@ pub(crate) enum Use {
     /// The addresses of the nodes that a selector matches.
     Nodes(Selector),
     Quarantine,
+    Region(Arc<Region>),
+    /// The numbers of a port name on the pods of a region.
+    NamedInRegion(Arc<Region>, PortName),
 }
 
 /// The address sets that policies' rules name, with the policies that use each, and the changes since the last commit.
@@ -98,6 +103,7 @@ pub(crate) struct AddressBook {
     blocks: AHashMap<Arc<AddressSet>, Block>,
     nodes: AHashMap<Selector, Told>,
     quarantine: Option<Told>,
+    regions: AHashMap<Arc<Region>, RegionSet>,
     identities: Identities,
     pending: Pending,
 }
@@ -122,6 +128,7 @@ impl AddressBook {
         before.extend(self.nodes.iter().map(|(selector, nodes)| (SetKey::Nodes(selector.clone()), nodes.set)));
         before.extend(self.quarantine.iter().map(|quarantine| (SetKey::Quarantine, quarantine.set)));
         before.extend(self.blocks.iter().map(|(block, Block { set, .. })| (SetKey::Block(block.clone()), *set)));
+        before.extend(self.regions.iter().flat_map(|(region, known)| known.keys(region)));
         Self { identities: Identities { given: self.identities.given, before }, ..Self::default() }
     }
 
@@ -129,7 +136,7 @@ impl AddressBook {
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         let anywhere: usize = self.anywhere.values().map(|places| places.len()).sum();
-        self.by_peer.len() + anywhere + self.blocks.len() + self.nodes.len()
+        self.by_peer.len() + anywhere + self.blocks.len() + self.nodes.len() + self.regions.len()
     }
 
     /// Returns the group with this index. Panics if it does not exist.
@@ -159,6 +166,8 @@ impl AddressBook {
             Use::Group(id) => self.get(*id).members.len(),
             Use::NamedAnywhere(place, name) => self.named_anywhere(place, name).pods(),
             Use::NamedIn(..) | Use::Block(_) | Use::Nodes(_) | Use::Quarantine => 0,
+            // The region's groups count.
+            Use::Region(_) | Use::NamedInRegion(..) => 0,
         }
     }
 
@@ -249,6 +258,11 @@ impl AddressBook {
             Use::Nodes(selector) => self.nodes.get_mut(selector).map(|nodes| &mut nodes.users),
             Use::Quarantine => self.quarantine.as_mut().map(|quarantine| &mut quarantine.users),
             Use::Block(addresses) => self.blocks.get_mut(addresses).map(|block| &mut block.users),
+            Use::Region(region) => self.regions.get_mut(region).map(|region| &mut region.users),
+            Use::NamedInRegion(region, name) => {
+                let region = self.regions.get_mut(region);
+                region.and_then(|region| region.named.get_mut(name)).map(|named| &mut named.users)
+            }
         };
         if let Some(users) = users {
             users.remove(user);
@@ -268,7 +282,8 @@ impl AddressBook {
         let Some(namespace) = new.or(old).map(|pod| &pod.name.namespace) else { return };
         work.pods += 1;
         let same_shape = old.map(shape) == new.map(shape);
-        let labels = cache.namespaces().get(namespace).map(|namespace| &namespace.labels);
+        let object = cache.namespaces().get(namespace).map(|namespace| &**namespace);
+        let labels = object.map(|namespace| &namespace.labels);
         for id in self.candidates.of_pod(namespace, [old, new].into_iter().flatten().map(|pod| &pod.labels)) {
             let group = self.groups[id.0].as_mut().expect("indexed groups are there");
             let was = group.members.contains(&key);
@@ -276,6 +291,7 @@ impl AddressBook {
                 pod.is_endpoint()
                     && group.peer.pods.matches(&pod.labels)
                     && scope_covers(&group.peer.namespaces, namespace, labels)
+                    && passes_filter(&group.peer, pod, object)
             });
             if (was || is) && !(was && is && same_shape) {
                 let (old, new) = (old.filter(|_| was), new.filter(|_| is));
@@ -313,18 +329,24 @@ impl AddressBook {
         new: Option<&Namespace>,
         work: &mut Work,
     ) {
-        for id in self.candidates.of_namespaces() {
+        for id in self.candidates.of_namespace(name) {
             let group = self.groups[id.0].as_mut().expect("indexed groups are there");
             let covered = |namespace: Option<&Namespace>| {
                 scope_covers(&group.peer.namespaces, name, namespace.map(|namespace| &namespace.labels))
             };
-            let is = covered(new);
-            if covered(old) == is {
+            let is_covered = covered(new);
+            let filters = group.peer.filter.as_ref().is_some_and(|filter| filter.has_namespace_labels());
+            if covered(old) == is_covered && !(is_covered && filters) {
                 continue;
             }
             for (key, pod) in cache.pods_in(name) {
                 work.pods += 1;
-                if pod.is_endpoint() && group.peer.pods.matches(&pod.labels) {
+                let was = group.members.contains(&key);
+                let is = is_covered
+                    && pod.is_endpoint()
+                    && group.peer.pods.matches(&pod.labels)
+                    && passes_filter(&group.peer, pod, new);
+                if was != is {
                     let (old, new) = if is { (None, Some(&**pod)) } else { (Some(&**pod), None) };
                     group.move_pod(cache, key, old, new, &mut self.identities, &mut self.pending);
                 }

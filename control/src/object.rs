@@ -288,6 +288,27 @@ pub struct PolicyRule {
     pub ports: Option<Vec<PolicyPort>>,
 }
 
+impl Region {
+    /// Whether a condition of the region is about pods.
+    pub fn has_pods(&self) -> bool {
+        self.all.iter().flatten().any(is_pods) || self.excludes_pods()
+    }
+
+    /// Whether the region lacks the addresses of some pods.
+    pub fn excludes_pods(&self) -> bool {
+        self.none.iter().any(is_pods)
+    }
+
+    /// Returns the peers of all conditions.
+    pub fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.all.iter().flatten().chain(&self.none)
+    }
+}
+
+const fn is_pods(peer: &Peer) -> bool {
+    matches!(peer, Peer::Pods(_))
+}
+
 impl PolicyRule {
     /// Whether any peer is a list of domain names.
     pub fn has_names(&self) -> bool {

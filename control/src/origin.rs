@@ -55,7 +55,7 @@ pub enum Origin {
     },
     /// A rule of a cluster policy.
     ClusterPolicy {
-        /// The policy's tier: Admin or Baseline.
+        /// The policy's tier.
         tier: Tier,
         /// The policy's kind and name.
         policy: ClusterPolicyName,
@@ -65,11 +65,18 @@ pub enum Origin {
         rule: usize,
         /// The rule's name. `None` if the rule has none.
         rule_name: Option<Arc<str>>,
+        /// What else decides about traffic that the rule accepts, and is not evaluated here: `HTTP rules`. `None` if nothing does.
+        then: Option<Arc<str>>,
     },
-    /// The default deny at the end of a list: these policies isolate the pod, and none of them allows the traffic.
+    /// The default deny at the end of a tier: these policies isolate the pod, and no rule of the tier allows the traffic. Some tiers of other
+    /// products pass the traffic to the next tier instead.
     Isolation {
-        /// The policies, sorted.
+        /// The tier.
+        tier: Tier,
+        /// The NetworkPolicies among the isolating policies, sorted.
         policies: Arc<[PolicyName]>,
+        /// The policies of other products among the isolating policies, in order of evaluation.
+        others: Arc<[ClusterPolicyName]>,
         /// The isolated direction.
         direction: Direction,
     },
@@ -82,20 +89,30 @@ pub enum Origin {
     OwnPod,
 }
 
+impl Origin {
+    /// Returns the origin of the default deny behind NetworkPolicies that isolate a pod in a direction. `policies` are sorted.
+    pub fn isolation(policies: impl Into<Arc<[PolicyName]>>, direction: Direction) -> Self {
+        Self::Isolation { tier: Tier::NetworkPolicy, policies: policies.into(), others: [].into(), direction }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Policy { policy, direction, rule } => write!(f, "{policy} {direction}[{rule}]"),
-            Self::ClusterPolicy { tier, policy, direction, rule, rule_name } => {
+            Self::ClusterPolicy { tier, policy, direction, rule, rule_name, then } => {
                 write!(f, "{} tier, {policy} {direction}[{rule}]", tier.name())?;
-                rule_name.as_ref().map_or(Ok(()), |name| write!(f, " ({name})"))
+                rule_name.as_ref().map_or(Ok(()), |name| write!(f, " ({name})"))?;
+                then.as_ref().map_or(Ok(()), |then| write!(f, ", then {then}"))
             }
-            Self::Isolation { policies, direction } => {
-                write!(f, "{direction} isolated by ")?;
-                for (at, policy) in policies.iter().enumerate() {
-                    write!(f, "{}{policy}", if at > 0 { ", " } else { "" })?;
+            Self::Isolation { tier, policies, others, direction } => {
+                match tier {
+                    Tier::Other(tier) => write!(f, "{} tier, ", tier.name)?,
+                    Tier::Admin | Tier::NetworkPolicy | Tier::Baseline => {}
                 }
-                Ok(())
+                write!(f, "{direction} isolated by ")?;
+                let names = policies.iter().map(ToString::to_string).chain(others.iter().map(ToString::to_string));
+                f.write_str(&names.collect::<Vec<_>>().join(", "))
             }
             Self::NotIsolated(direction) => write!(f, "no {direction} isolation"),
             Self::OwnNode => f.write_str("own node"),

@@ -22,7 +22,7 @@ use self::governing::Governing;
 use crate::book::{self, AddressBook, Use};
 use crate::cache::{Cache, CacheChange, PodKey, scope_covers};
 use crate::contract::{SetDelta, SetId};
-use crate::object::{Enforcement, Namespace, Pod, PolicyName};
+use crate::object::{Enforcement, Namespace, Pod, PodPeer, PolicyName};
 use crate::work::Work;
 
 /// The pods that get rules.
@@ -265,8 +265,12 @@ impl Processor {
     /// Applies a change of a namespace's labels to cluster policies.
     fn reassign_namespace(&mut self, cache: &Cache, name: &Arc<str>, old: Option<&Namespace>, new: Option<&Namespace>) {
         let [before, after] = [old, new].map(|namespace| namespace.map(|namespace| &namespace.labels));
-        let mut subjects = cache.cluster_policies().values().map(|policy| &policy.subject.namespaces);
-        if !subjects.any(|scope| scope_covers(scope, name, before) != scope_covers(scope, name, after)) {
+        let is_moved = |subject: &PodPeer| {
+            let scope = &subject.namespaces;
+            scope_covers(scope, name, before) != scope_covers(scope, name, after)
+                || subject.filter.as_ref().is_some_and(|filter| filter.has_namespace_labels())
+        };
+        if !cache.cluster_policies().values().any(|policy| is_moved(&policy.subject)) {
             return;
         }
         let pods = cache.pods_in(name).inspect(|_| self.work.pods += 1);

@@ -28,7 +28,9 @@ impl fmt::Display for Tie {
 
 /// Returns for each cluster policy its first tie with an earlier policy.
 pub fn ties(cache: &Cache) -> Vec<Tie> {
-    let mut policies: Vec<&ClusterPolicy> = cache.cluster_policies().values().map(|policy| &**policy).collect();
+    let policies = cache.cluster_policies().values().map(|policy| &**policy);
+    // Other products define the order of their policies.
+    let mut policies: Vec<&ClusterPolicy> = policies.filter(|policy| !policy.rank.name.kind.is_foreign()).collect();
     policies.sort_by(|a, b| a.rank.cmp(&b.rank));
     let mut ties = Vec::new();
     for (at, second) in policies.iter().enumerate() {

@@ -25,10 +25,17 @@ const STEPS_PER_STATE: usize = 5;
 /// Whether one end allows the connection.
 fn open(judged: &Judgement, direction: Direction) -> bool {
     match judged.side(direction) {
-        Side::NotIsolated | Side::Allowed(_) => true,
+        Side::NotIsolated | Side::Allowed(_) | Side::Exempt => true,
         Side::Denied(_) => judged.own_node,
         Side::Tier(decision) => decision.accepts,
+        Side::End(..) => false,
     }
+}
+
+/// The steps without those that lead to too many session rules: wide port ranges, and policies of other products, which combine denies,
+/// regions and protocols.
+fn with_few_rules(steps: Vec<Step>) -> impl Iterator<Item = Step> {
+    steps.into_iter().filter(|step| !step.is_foreign()).map(Step::narrowed)
 }
 
 #[test]
@@ -45,8 +52,8 @@ fn session_rules_let_through_what_the_oracle_allows_at_both_ends_of_every_node()
         }
         let isolates = isolation == IngressIsolation::DefaultDeny;
         let mut state = State { isolates, ..State::default() };
-        for (at, step) in steps.into_iter().enumerate() {
-            match step.narrowed() {
+        for (at, step) in with_few_rules(steps).enumerate() {
+            match step {
                 Step::Event(event) => {
                     state.apply(&event);
                     pipeline.apply(event).unwrap();
@@ -147,8 +154,8 @@ fn tables_that_followed_events_are_those_of_the_whole_state() {
         };
         let (mut pipeline, renderer) = of();
         let mut state = State { isolates: isolation == IngressIsolation::DefaultDeny, ..State::default() };
-        for (at, step) in steps.into_iter().enumerate() {
-            match step.narrowed() {
+        for (at, step) in with_few_rules(steps).enumerate() {
+            match step {
                 // Skipped: pods of a terminating namespace retain deleted policies, which a fresh start does not know.
                 Step::Event(Event::DeleteNamespace(_)) => {}
                 Step::Event(Event::Apply(Object::Namespace(namespace))) if namespace.terminating => {}

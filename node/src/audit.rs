@@ -173,7 +173,10 @@ pub(super) fn policies_of(origin: &Origin) -> Vec<AuditedPolicy> {
     match origin {
         Origin::Policy { policy, .. } => vec![AuditedPolicy::Namespaced(policy.clone())],
         Origin::ClusterPolicy { policy, .. } => vec![AuditedPolicy::Cluster(policy.clone())],
-        Origin::Isolation { policies, .. } => policies.iter().cloned().map(AuditedPolicy::Namespaced).collect(),
+        Origin::Isolation { policies, others, .. } => {
+            let own = policies.iter().cloned().map(AuditedPolicy::Namespaced);
+            own.chain(others.iter().cloned().map(AuditedPolicy::Cluster)).collect()
+        }
         Origin::NotIsolated(_) | Origin::OwnNode | Origin::OwnPod => Vec::new(),
     }
 }

@@ -397,7 +397,7 @@ mod tests {
             let rules = || snapshot.tables().iter().flat_map(|table| table.rules().iter());
             let mut seen = BTreeSet::new();
             for rule in rules().filter(|rule| snapshot.refuses(rule.origin)) {
-                let Some(Origin::Isolation { policies, direction }) = pipeline.origins().get(rule.origin).cloned()
+                let Some(Origin::Isolation { policies, direction, .. }) = pipeline.origins().get(rule.origin).cloned()
                 else {
                     panic!("{rule:?}")
                 };

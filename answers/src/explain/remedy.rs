@@ -21,7 +21,12 @@ pub fn write(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let (policies, direction) = match origin {
-        Origin::Isolation { policies, direction } => (policies, direction),
+        Origin::Isolation { policies, others, direction, .. } => {
+            for policy in others.iter().filter_map(|name| pipeline.cache().cluster_policies().get(name)) {
+                write_fault(&policy.rank.name, policy.fault.as_deref(), out)?;
+            }
+            (policies, direction)
+        }
         Origin::ClusterPolicy { tier, policy, direction, .. } => {
             return write_cluster(pipeline, tier, policy, *direction, out);
         }
@@ -49,6 +54,13 @@ pub fn write(
     Ok(())
 }
 
+/// Writes the fault of a cluster policy. Writes nothing if the policy has none.
+fn write_fault(policy: &ClusterPolicyName, fault: Option<&str>, out: &mut impl Write) -> io::Result<()> {
+    let Some(fault) = fault else { return Ok(()) };
+    let fault = printable(fault);
+    writeln!(out, "\n{policy} was not understood, so what of it does not accept denies everything: {fault}")
+}
+
 /// Writes a suggestion against a rule of a cluster policy.
 fn write_cluster(
     pipeline: &Pipeline,
@@ -57,21 +69,20 @@ fn write_cluster(
     direction: Direction,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let fault = pipeline.cache().cluster_policies().get(policy).and_then(|policy| policy.fault.as_ref());
-    if let Some(fault) = fault {
-        writeln!(
-            out,
-            "\n{policy} was not understood, so what of it does not accept denies everything: {}",
-            printable(fault)
-        )?;
-    }
+    let fault = pipeline.cache().cluster_policies().get(policy).and_then(|policy| policy.fault.as_deref());
+    write_fault(policy, fault, out)?;
     match tier {
+        Tier::NetworkPolicy | Tier::Other(_) => writeln!(
+            out,
+            "\nWhat would have to change: a rule before it in the tier {} accepts this, or a rule of an earlier tier does.",
+            printable(tier.name())
+        ),
         Tier::Baseline => writeln!(
             out,
             "\nWhat would have to change: a rule before it in the tier Baseline accepts this, or a NetworkPolicy with an {direction} \
              rule for it selects the pod: what a NetworkPolicy isolates is not Baseline's business."
         ),
-        _ => writeln!(
+        Tier::Admin => writeln!(
             out,
             "\nWhat would have to change: a rule before it in the tier Admin, in this policy or in one of a lower priority, accepts \
              this, or passes it to the NetworkPolicies. No NetworkPolicy can allow what this tier denies."

@@ -210,10 +210,15 @@ fn decider(pipeline: &Pipeline, origin: OriginId) -> Option<Decider<'_>> {
                 is_isolation: false,
             }
         }
-        Origin::Isolation { policies, .. } => Decider {
+        Origin::Isolation { policies, others, .. } => Decider {
             at: policies
                 .iter()
                 .map(|policy| At { text: policy.to_string(), position: own(policy), path: String::new() })
+                .chain(others.iter().map(|policy| {
+                    let object = cache.cluster_policies().get(policy);
+                    let position = object.and_then(|policy| policy.position.as_ref());
+                    At { text: policy.to_string(), position, path: String::new() }
+                }))
                 .collect(),
             text,
             is_cluster: false,
@@ -226,7 +231,14 @@ fn decider(pipeline: &Pipeline, origin: OriginId) -> Option<Decider<'_>> {
 /// Reports cluster policies of equal priority whose order matters.
 pub(super) fn ties<'a>(pipeline: &'a Pipeline, removals: &Removals<'_>, subjects: &[Subject<'a>]) -> Vec<Found<'a>> {
     let ranks: BTreeMap<PolicyName, _> =
-        pipeline.cache().cluster_policies().values().map(|policy| (policy.rank.name.key(), &policy.rank)).collect();
+        // The API of other products defines the order of their policies.
+        pipeline
+            .cache()
+            .cluster_policies()
+            .values()
+            .filter(|policy| !policy.rank.name.kind.is_foreign())
+            .map(|policy| (policy.rank.name.key(), &policy.rank))
+            .collect();
     let mut found = Vec::new();
     let mut by_place: BTreeMap<_, Vec<&Subject<'a>>> = BTreeMap::new();
     for subject in subjects {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use bulkhead_control::object::{ObjectName, PodName, Position};
+use bulkhead_control::object::{ClusterPolicyName, ObjectName, PodName, Position};
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_dataplane::Decision;
@@ -37,18 +37,29 @@ pub struct PolicyRef {
     /// Index of the rule, from 0. `None` for the whole policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<usize>,
+    /// Kind of the policy. `None` for a NetworkPolicy of Kubernetes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Cow<'static, str>>,
 }
 
 impl PolicyRef {
     fn new(policy: &ObjectName, direction: &'static str, rule: Option<usize>) -> Self {
-        Self { namespace: policy.namespace.clone(), name: policy.name.clone(), direction: direction.into(), rule }
+        let ObjectName { namespace, name } = policy.clone();
+        Self { namespace, name, direction: direction.into(), rule, kind: None }
+    }
+
+    /// Returns the reference to a policy of another product. Its namespace is empty if its kind has none.
+    fn foreign(policy: &ClusterPolicyName, direction: &'static str) -> Self {
+        let (namespace, name) = policy.name.split_once('/').unwrap_or(("", &policy.name));
+        let kind = Some(policy.kind.name().into());
+        Self { namespace: namespace.into(), name: name.into(), direction: direction.into(), rule: None, kind }
     }
 }
 
 /// A rule of a cluster policy.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ClusterPolicyRef {
-    /// Tier of the policy: `Admin` or `Baseline`.
+    /// Tier of the policy: `Admin`, `Baseline`, or another product's.
     pub tier: Cow<'static, str>,
     /// Kind of the policy.
     pub kind: Cow<'static, str>,
@@ -61,6 +72,9 @@ pub struct ClusterPolicyRef {
     /// Name of the rule. `None` if unnamed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule_name: Option<Arc<str>>,
+    /// What else decides about traffic that the rule accepts: `HTTP rules`. `None` if nothing does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub then: Option<Arc<str>>,
 }
 
 /// Converts an origin to an attribution. `None` gives an empty one.
@@ -70,11 +84,12 @@ pub fn attribution(origin: Option<&Origin>) -> Attribution {
             policy: Some(PolicyRef::new(policy, direction.name(), Some(*rule))),
             ..Attribution::default()
         },
-        Some(Origin::Isolation { policies, direction }) => Attribution {
-            isolated_by: policies.iter().map(|policy| PolicyRef::new(policy, direction.name(), None)).collect(),
-            ..Attribution::default()
-        },
-        Some(Origin::ClusterPolicy { tier, policy, direction, rule, rule_name }) => Attribution {
+        Some(Origin::Isolation { policies, others, direction, .. }) => {
+            let own = policies.iter().map(|policy| PolicyRef::new(policy, direction.name(), None));
+            let others = others.iter().map(|policy| PolicyRef::foreign(policy, direction.name()));
+            Attribution { isolated_by: own.chain(others).collect(), ..Attribution::default() }
+        }
+        Some(Origin::ClusterPolicy { tier, policy, direction, rule, rule_name, then }) => Attribution {
             cluster_policy: Some(ClusterPolicyRef {
                 tier: tier.name().to_owned().into(),
                 kind: policy.kind.name().into(),
@@ -82,6 +97,7 @@ pub fn attribution(origin: Option<&Origin>) -> Attribution {
                 direction: direction.name().into(),
                 rule: *rule,
                 rule_name: rule_name.clone(),
+                then: then.clone(),
             }),
             ..Attribution::default()
         },

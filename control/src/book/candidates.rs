@@ -26,12 +26,17 @@ pub(super) struct Candidates {
     by_label: AHashMap<Arc<str>, AHashMap<Arc<str>, BTreeSet<GroupId>>>,
     /// Groups in `selected` that require no label value.
     any: BTreeSet<GroupId>,
+    /// Groups in `own` whose condition on pods depends on the labels of the namespace, by its name.
+    own_by_labels: AHashMap<Arc<str>, BTreeSet<GroupId>>,
 }
 
 impl Candidates {
     pub(super) fn insert(&mut self, peer: &PodPeer, id: GroupId) {
         if let NamespaceScope::Own(namespace) = &peer.namespaces {
             self.own.entry(namespace.clone()).or_default().insert(id);
+            if depends_on_labels(peer) {
+                self.own_by_labels.entry(namespace.clone()).or_default().insert(id);
+            }
             return;
         }
         self.selected.insert(id);
@@ -49,6 +54,9 @@ impl Candidates {
     pub(super) fn remove(&mut self, peer: &PodPeer, id: GroupId) {
         if let NamespaceScope::Own(namespace) = &peer.namespaces {
             take_out(&mut self.own, namespace, id);
+            if depends_on_labels(peer) {
+                take_out(&mut self.own_by_labels, namespace, id);
+            }
             return;
         }
         self.selected.remove(&id);
@@ -72,10 +80,14 @@ impl Candidates {
         all
     }
 
-    /// Returns the groups that select namespaces by label.
-    pub(super) fn of_namespaces(&self) -> impl Iterator<Item = GroupId> + use<> {
-        self.selected.iter().copied().collect::<Vec<_>>().into_iter()
+    /// Returns the groups whose pods of the namespace depend on its labels.
+    pub(super) fn of_namespace(&self, name: &str) -> Vec<GroupId> {
+        self.selected.iter().chain(self.own_by_labels.get(name).into_iter().flatten()).copied().collect()
     }
+}
+
+fn depends_on_labels(peer: &PodPeer) -> bool {
+    peer.filter.as_ref().is_some_and(|filter| filter.has_namespace_labels())
 }
 
 /// Returns a label that every pod of the selector must have, with its permitted values. `None` if the selector requires no value.
@@ -158,11 +170,12 @@ mod tests {
             }
         }
         assert!(looked_at < 36 * 6, "{looked_at} in 36 looks at nine groups");
-        assert_eq!(candidates.of_namespaces().count(), 7);
+        assert_eq!(candidates.of_namespace("x").len(), 7);
         for (at, peer) in peers.iter().enumerate() {
             candidates.remove(peer, GroupId(at));
         }
-        let Candidates { own, selected, by_label, any } = candidates;
+        let Candidates { own, selected, by_label, any, own_by_labels } = candidates;
         assert!(own.is_empty() && selected.is_empty() && by_label.is_empty() && any.is_empty());
+        assert!(own_by_labels.is_empty());
     }
 }

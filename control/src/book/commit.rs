@@ -11,7 +11,7 @@ use bulkhead_classifier::AddressSet;
 #[cfg(test)]
 use super::Named;
 use super::pending::{Moves, Pending, Sweep};
-use super::{AddressBook, GroupId};
+use super::{AddressBook, Anywhere, GroupId, PortName};
 use crate::cache::Cache;
 use crate::contract::{SetDelta, SetId};
 use crate::object::PolicyName;
@@ -34,6 +34,7 @@ impl AddressBook {
         if std::mem::take(&mut self.pending.idle) {
             self.sweep(&mut dropped);
         }
+        let mut sets = self.follow_regions(cache);
         let Pending { fresh, moves, renumbered, .. } = std::mem::take(&mut self.pending);
         let moves = moves.into_iter().filter(|(_, moves)| !(moves.added.is_empty() && moves.removed.is_empty()));
         let delta = |(set, Moves { added, removed })| SetDelta {
@@ -41,12 +42,12 @@ impl AddressBook {
             added: Arc::new(added.into_iter().collect()),
             removed: Arc::new(removed.into_iter().collect()),
         };
-        let mut sets: Vec<_> = moves.map(delta).collect();
+        sets.extend(moves.map(delta));
         if !fresh.is_empty() {
             let whole = |(set, added)| SetDelta { set, added, removed: Arc::default() };
             sets.extend(self.members(cache, &fresh).into_iter().map(whole));
-            sets.sort_by_key(|delta| delta.set);
         }
+        sets.sort_by_key(|delta| delta.set);
         self.identities.before = AHashMap::new();
         CommittedSets { sets, dropped: dropped.into_iter().collect(), renumbered }
     }
@@ -70,6 +71,14 @@ impl AddressBook {
         self.anywhere.retain(|_, places| {
             places.retain(|_, named| named.sweep(true, &mut sweep));
             !places.is_empty()
+        });
+        let anywhere = &self.anywhere;
+        self.regions.retain(|_, region| {
+            let has = |name: &PortName, number| {
+                let everybody = anywhere.get(name).and_then(|places| places.get(&Anywhere::Everybody));
+                everybody.is_some_and(|named| named.numbers().any(|(of, _)| of == number))
+            };
+            region.sweep(has, &mut sweep)
         });
         self.nodes.retain(|_, nodes| {
             let in_use = !nodes.users.is_empty();
@@ -112,6 +121,8 @@ impl AddressBook {
         all.extend(told.map(|told| (told.set, Arc::new(told.addresses.iter().copied().collect()))));
         let blocks = self.blocks.iter().map(|(addresses, block)| (block.set, addresses.clone()));
         all.extend(blocks.filter(|(set, _)| of.contains(set)));
+        let regions = self.region_sets().filter(|(set, _)| of.contains(set));
+        all.extend(regions.map(|(set, members)| (set, members.clone())));
         all
     }
 
@@ -124,6 +135,8 @@ impl AddressBook {
         let anywhere = self.anywhere.values().flat_map(|places| places.values()).flat_map(named);
         let told = self.nodes.values().chain(&self.quarantine).map(|told| told.set);
         let ids = of_groups.chain(anywhere).chain(told).chain(self.blocks.values().map(|block| block.set)).collect();
-        self.members(cache, &ids).into_iter().map(|(set, members)| (set, AddressSet::clone(&members))).collect()
+        let members = self.members(cache, &ids).into_iter();
+        let all = members.map(|(set, members)| (set, AddressSet::clone(&members)));
+        all.chain(self.regions_again(cache)).collect()
     }
 }

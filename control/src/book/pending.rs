@@ -9,7 +9,7 @@ use bulkhead_classifier::AddressSet;
 
 use super::port_name::{Anywhere, PortName};
 use crate::contract::SetId;
-use crate::object::{PodPeer, PolicyName};
+use crate::object::{PodPeer, PolicyName, Region};
 use crate::selector::Selector;
 
 /// A set's meaning. Sets with equal keys keep their identity when the book starts over.
@@ -21,6 +21,8 @@ pub(super) enum SetKey {
     Block(Arc<AddressSet>),
     Nodes(Selector),
     Quarantine,
+    Region(Arc<Region>),
+    NamedInRegion(Arc<Region>, PortName, u16),
 }
 
 /// Assigns identities to sets.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Enforcement, PodPeer, PolicyName, PolicyRule, Position};
+use crate::origin::Direction;
 
 /// The layer of a rule, in order of evaluation. Source: sigs.k8s.io/network-policy-api, "API Overview".
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -46,6 +47,16 @@ impl Tier {
             Self::NetworkPolicy => "NetworkPolicy",
             Self::Baseline => "Baseline",
             Self::Other(tier) => &tier.name,
+        }
+    }
+
+    /// Returns what happens to the traffic of a pod that the tier isolates, if no rule of the tier decides: Deny, or Pass to the next tier.
+    /// The tiers around NetworkPolicy pass.
+    pub fn end(&self) -> RuleAction {
+        match self {
+            Self::NetworkPolicy => RuleAction::Deny,
+            Self::Admin | Self::Baseline => RuleAction::Pass,
+            Self::Other(tier) => tier.end,
         }
     }
 
@@ -149,6 +160,11 @@ impl ClusterPolicyKind {
     /// The kinds of Kubernetes.
     pub const ALL: [Self; 3] = [Self::ClusterNetworkPolicy, Self::AdminNetworkPolicy, Self::BaselineAdminNetworkPolicy];
 
+    /// Whether the kind is another product's.
+    pub const fn is_foreign(self) -> bool {
+        !matches!(self, Self::ClusterNetworkPolicy | Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy)
+    }
+
     /// Returns the kind's name in Kubernetes. Calico's kinds have the product's name before it, because NetworkPolicy is also a kind of
     /// Kubernetes.
     pub const fn name(self) -> &'static str {
@@ -241,6 +257,16 @@ pub struct Isolation {
     pub egress: bool,
 }
 
+impl Isolation {
+    /// Whether the policy isolates traffic in this direction.
+    pub const fn of(self, direction: Direction) -> bool {
+        match direction {
+            Direction::Ingress => self.ingress,
+            Direction::Egress => self.egress,
+        }
+    }
+}
+
 /// One element of a cluster policy's `ingress` or `egress` list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRule {
@@ -258,4 +284,36 @@ pub struct ClusterRule {
     /// products' policies may resolve to more rules.
     #[serde(default)]
     pub at: Option<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_ordered_as_their_numbers_and_the_last_is_behind_all() {
+        let numbers = [f64::NEG_INFINITY, -1e300, -1.5, -1.0, -0.0, 1e-300, 0.5, 1.0, 999.9, 1e3, 1e300, f64::INFINITY];
+        let places = numbers.map(Order::of);
+        assert!(places.is_sorted_by(|one, other| one < other), "{places:?}");
+        assert!(places.iter().all(|place| *place < Order::LAST));
+        assert_eq!((Order::of(0.0), Order::of(1e3)), (Order::of(-0.0), Order::NETWORK_POLICY));
+    }
+
+    #[test]
+    fn tiers_of_other_products_stand_among_those_of_kubernetes_by_number_then_by_name() {
+        let tier =
+            |name: &str, order| Tier::Other(Arc::new(OtherTier { name: name.into(), order, end: RuleAction::Deny }));
+        let mut tiers = [
+            tier("a", Order::LAST),
+            Tier::Baseline,
+            tier("e", Order::of(1e6)),
+            Tier::NetworkPolicy,
+            tier("c", Order::of(1e6)),
+            Tier::Admin,
+            tier("first", Order::of(-1.0)),
+        ];
+        tiers.sort();
+        let names: Vec<&str> = tiers.iter().map(Tier::name).collect();
+        assert_eq!(names, ["first", "Admin", "c", "NetworkPolicy", "e", "Baseline", "a"]);
+    }
 }

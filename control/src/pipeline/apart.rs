@@ -21,11 +21,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bulkhead_classifier::{Action, AddressSet, Addresses, BuildOptions, OriginId, Rule, Tables};
+use bulkhead_classifier::{AddressSet, BuildOptions, OriginId, Rule, Tables};
 
 use crate::contract::{Endpoint, EndpointRules, TieredList, Transaction};
 use crate::object::PodName;
-use crate::origin::Origins;
 use crate::renderer::acl::{AclTable, Attachment, Interface, NodeTables};
 use crate::renderer::plain::{PlainList, PlainLists, PlainRule};
 use crate::renderer::{Instead, Refusal};
@@ -205,14 +204,11 @@ impl Apart {
         self.changes += u64::from(!is_all_same);
     }
 
-    /// Returns the rules of a list for pods of this node, in order of evaluation. The rule about the pod's own node has the node's
-    /// addresses.
+    /// Returns the rules of a list for pods of this node, in order of evaluation. The rules about the pod's own node have the
+    /// node's addresses.
     fn rules(&self, node: &str, list: &PlainList) -> Vec<Rule> {
         let own: AddressSet = self.nodes.get(node).into_iter().flatten().copied().collect();
-        let own_node = Rule { dst: Addresses::from(own), ..Rule::any(Action::Allow, Origins::OWN_NODE) };
-        let (before, after) = list.rules.split_at(list.own_node.unwrap_or(0));
-        let own_node = list.own_node.map(|_| own_node);
-        before.iter().map(PlainRule::to_peers).chain(own_node).chain(after.iter().map(PlainRule::to_peers)).collect()
+        list.on_node(&Arc::new(own)).iter().map(PlainRule::to_peers).collect()
     }
 
     /// Compiles the rules of a list. If they exceed a limit, returns the reason.

@@ -108,8 +108,8 @@ fn the_redis_story_lets_backends_of_any_node_in_and_names_what_stops_the_fronten
         assert_eq!(origin, Some(Origin::Policy { policy: name("default/allow-backend"), direction, rule: 0 }));
     }
     let (action, origin) = judge(&pipeline, "n1", &tcp("10.244.1.3", "10.244.1.2", 6379));
-    let policies = [name("default/allow-backend")].into();
-    assert_eq!((action, origin), (Action::Deny, Some(Origin::Isolation { policies, direction: Direction::Ingress })));
+    let policies = [name("default/allow-backend")];
+    assert_eq!((action, origin), (Action::Deny, Some(Origin::isolation(policies, Direction::Ingress))));
     assert!(!allowed(&pipeline, "n1", &tcp("10.244.1.4", "10.244.1.2", 6380)));
 }
 
@@ -119,7 +119,7 @@ fn the_sources_egress_rules_are_enforced_at_a_local_destination_and_at_the_exit(
     objects.push(egress_to_web());
     let pipeline = cluster(objects);
     let policies: Arc<[_]> = [name("default/to-web")].into();
-    let isolation = Some(Origin::Isolation { policies, direction: Direction::Egress });
+    let isolation = Some(Origin::isolation(policies, Direction::Egress));
     for dst in ["10.244.1.2", "10.244.2.5", "8.8.8.8"] {
         assert_eq!(judge(&pipeline, "n1", &tcp("10.244.1.3", dst, 80)), (Action::Deny, isolation.clone()));
         assert!(allowed(&pipeline, "n1", &tcp("10.244.1.4", dst, 80)));
@@ -315,8 +315,8 @@ fn in_v1beta1_the_namespace_isolates_and_policies_only_allow() {
     let direction = Direction::Ingress;
     let rule = Origin::Policy { policy: name("default/allow-frontend"), direction, rule: 0 };
     assert_eq!(judge(&pipeline, "n1", &frontend), (Action::Allow, Some(rule)));
-    let policies = [ObjectName::new("default", ISOLATION_ANNOTATION)].into();
-    assert_eq!(judge(&pipeline, "n1", &backend), (Action::Deny, Some(Origin::Isolation { policies, direction })));
+    let policies = [ObjectName::new("default", ISOLATION_ANNOTATION)];
+    assert_eq!(judge(&pipeline, "n1", &backend), (Action::Deny, Some(Origin::isolation(policies, direction))));
     assert!(!allowed(&pipeline, "n1", &tcp("10.244.1.3", "10.244.1.4", 80)), "every pod of the namespace is isolated");
     assert!(allowed(&pipeline, "n1", &tcp("192.168.0.1", "10.244.1.4", 80)), "the kubelet gets through");
     pipeline.apply(Event::Apply(namespace("default", ""))).unwrap();
@@ -510,5 +510,6 @@ proptest! {
 mod apart;
 mod batches;
 mod engines;
+mod foreign;
 mod growth;
 mod work;

@@ -7,11 +7,12 @@ use ahash::AHashSet;
 use bulkhead_classifier::{AddressSet, NameSet, PortRange, Service, ServiceSet, Services};
 
 use super::governing::{Governing, denies_quarantined};
-use crate::book::{AddressBook, Anywhere, Named, PortName, Use, addresses_of};
+use crate::book::{AddressBook, Anywhere, PortName, Use, addresses_of};
 use crate::cache::Cache;
 use crate::contract::{Peers, SetId};
 use crate::object::{
-    ClusterRule, Peer, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Rank, RuleAction, Transport,
+    ClusterRule, Isolation, Peer, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Rank, Region, RuleAction,
+    Transport,
 };
 use crate::origin::Direction;
 use crate::work::Work;
@@ -30,6 +31,10 @@ pub struct CompiledPolicy {
     pub ingress: Option<Vec<Match>>,
     /// The matches of the egress rules, in the policy's order. `None` if the policy does not concern egress.
     pub egress: Option<Vec<Match>>,
+    /// The directions in which a cluster policy isolates its pods. NetworkPolicies isolate by their version.
+    pub isolates: Isolation,
+    /// Whether the rules that deny come before all other rules of the tier.
+    pub is_union: bool,
     /// Whether the policy is audited instead of enforced.
     pub is_audited: bool,
 }
@@ -53,6 +58,8 @@ pub struct Match {
     pub name: Option<Arc<str>>,
     /// The rule's action. Accept for NetworkPolicies.
     pub action: RuleAction,
+    /// What else decides about traffic that the rule accepts. `None` if nothing does.
+    pub then: Option<Arc<str>>,
     /// The other end: sources of ingress, destinations of egress.
     pub peers: Peers,
     /// Protocols and numeric ports.
@@ -87,10 +94,17 @@ pub(super) fn acquire(
                     book.acquire_nodes(cache, selector, user);
                     uses.insert(Use::Nodes(selector.clone()));
                 }
-                Peer::Block(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => {}
+                Peer::Region(region) => uses.extend(acquire_region(book, cache, region, user, work)),
+                Peer::Block(_) | Peer::OwnNode | Peer::Names(_) => {}
             }
         }
         for name in &named {
+            for region in regions(rule) {
+                book.acquire_anywhere(cache, &Anywhere::Everybody, name, user, work);
+                uses.insert(Use::NamedAnywhere(Anywhere::Everybody, name.clone()));
+                book.acquire_named_in_region(region, name, user);
+                uses.insert(Use::NamedInRegion(region.clone(), name.clone()));
+            }
             for place in places(rule) {
                 book.acquire_anywhere(cache, &place, name, user, work);
                 uses.insert(Use::NamedAnywhere(place, name.clone()));
@@ -105,6 +119,34 @@ pub(super) fn acquire(
         book.acquire_block(block, user);
         uses.insert(Use::Block(block.clone()));
     }
+    uses
+}
+
+/// Acquires a region and the sets that it consists of.
+fn acquire_region(
+    book: &mut AddressBook,
+    cache: &Cache,
+    region: &Arc<Region>,
+    user: &PolicyName,
+    work: &mut Work,
+) -> Vec<Use> {
+    let mut uses = Vec::new();
+    for peer in region.peers() {
+        match peer {
+            Peer::Pods(peer) => uses.push(Use::Group(book.acquire(cache, peer, user, work))),
+            Peer::Nodes(selector) => {
+                book.acquire_nodes(cache, selector, user);
+                uses.push(Use::Nodes(selector.clone()));
+            }
+            Peer::Block(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => {}
+        }
+    }
+    if region.excludes_pods() {
+        book.acquire_quarantine(cache, user);
+        uses.push(Use::Quarantine);
+    }
+    book.acquire_region(region, user);
+    uses.push(Use::Region(region.clone()));
     uses
 }
 
@@ -148,6 +190,8 @@ impl Compiler<'_> {
                     rank: None,
                     ingress: policy.ingress.as_ref().map(|rules| matches(rules, Direction::Ingress)),
                     egress: policy.egress.as_ref().map(|rules| matches(rules, Direction::Egress)),
+                    isolates: Isolation::default(),
+                    is_union: false,
                     is_audited,
                 }
             }
@@ -155,15 +199,17 @@ impl Compiler<'_> {
                 name: policy.rank.name.key(),
                 version: PolicyVersion::V1,
                 rank: Some(policy.rank.clone()),
-                ingress: self.cluster_matches(Direction::Ingress, &policy.ingress),
-                egress: self.cluster_matches(Direction::Egress, &policy.egress),
+                ingress: self.cluster_matches(Direction::Ingress, &policy.ingress, policy.isolates),
+                egress: self.cluster_matches(Direction::Egress, &policy.egress, policy.isolates),
+                isolates: policy.isolates,
+                is_union: policy.is_union,
                 is_audited,
             },
         }
     }
 
-    /// Returns the matches of a cluster policy's rules. `None` without rules: the policy does not concern the direction.
-    fn cluster_matches(&self, direction: Direction, rules: &[ClusterRule]) -> Option<Vec<Match>> {
+    /// Returns the matches of a cluster policy's rules. `None` without rules, unless the policy isolates: it does not concern the direction.
+    fn cluster_matches(&self, direction: Direction, rules: &[ClusterRule], isolates: Isolation) -> Option<Vec<Match>> {
         let mut all = Vec::new();
         for (at, rule) in rules.iter().enumerate() {
             let first = all.len();
@@ -171,10 +217,16 @@ impl Compiler<'_> {
                 all.push(self.quarantined(direction, at, rule));
             }
             let matches = self.matches(direction, at, &rule.traffic).into_iter();
-            all.extend(matches.map(|entry| Match { name: rule.name.clone(), action: rule.action, ..entry }));
+            let (name, then) = (&rule.name, &rule.then);
+            all.extend(matches.map(|entry| Match {
+                name: name.clone(),
+                action: rule.action,
+                then: then.clone(),
+                ..entry
+            }));
             all[first..].iter_mut().for_each(|entry| entry.rule = rule.at.unwrap_or(at));
         }
-        (!rules.is_empty()).then_some(all)
+        (!rules.is_empty() || isolates.of(direction)).then_some(all)
     }
 
     /// Returns the match that denies the rule's protocols and ports to quarantined addresses.
@@ -190,7 +242,7 @@ impl Compiler<'_> {
             };
         }
         let peers = Peers::Sets([self.book.quarantine()].into());
-        Match { rule: at, name: rule.name.clone(), action: RuleAction::Deny, peers, services, named }
+        Match { rule: at, name: rule.name.clone(), action: RuleAction::Deny, then: None, peers, services, named }
     }
 
     /// Returns one match for the rule's peers and, for egress, one for each number of a port name, with the destinations that use this
@@ -209,12 +261,16 @@ impl Compiler<'_> {
                 rule: at,
                 name: None,
                 action: RuleAction::Accept,
+                then: None,
                 peers,
                 services: services.clone(),
                 named,
             };
             // Named ports are ports of pods, so they add nothing for domain names.
             matches.extend(domain_names(rule).map(|names| of(Peers::Names(names), &services, Vec::new())));
+            if rule.peers.iter().flatten().any(|peer| *peer == Peer::OwnNode) {
+                matches.push(of(Peers::OwnNode, &services, here.clone()));
+            }
             matches.push(of(peers, &services, here));
         }
         for ((transport, number), sets) in self.destinations(rule, &looked_up) {
@@ -224,6 +280,7 @@ impl Compiler<'_> {
                 rule: at,
                 name: None,
                 action: RuleAction::Accept,
+                then: None,
                 peers,
                 services,
                 named: Vec::new(),
@@ -240,7 +297,8 @@ impl Compiler<'_> {
         let groups = peers.iter().filter_map(|peer| match peer {
             Peer::Pods(peer) => Some(self.book.find(peer).set()),
             Peer::Nodes(selector) => Some(self.book.nodes(selector)),
-            Peer::Block(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
+            Peer::Region(region) => Some(self.book.region(region)),
+            Peer::Block(_) | Peer::OwnNode | Peer::Names(_) => None,
         });
         named_sets(blocks.into_iter().chain(groups))
     }
@@ -249,17 +307,20 @@ impl Compiler<'_> {
     fn destinations(&self, rule: &PolicyRule, names: &[PortName]) -> BTreeMap<(Transport, u16), Vec<SetId>> {
         let mut destinations: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for name in names {
-            let mut take = |named: &Named| {
-                for (number, set) in named.numbers() {
+            let mut take = |numbers: &mut dyn Iterator<Item = (u16, SetId)>| {
+                for (number, set) in numbers {
                     destinations.entry((name.0, number)).or_default().push(set);
                 }
             };
             for place in places(rule) {
-                take(self.book.named_anywhere(&place, name));
+                take(&mut self.book.named_anywhere(&place, name).numbers());
+            }
+            for region in regions(rule) {
+                take(&mut self.book.named_in_region(region, name));
             }
             for peer in rule.peers.iter().flatten() {
                 if let Peer::Pods(peer) = peer {
-                    take(self.book.find(peer).named(name));
+                    take(&mut self.book.find(peer).named(name).numbers());
                 }
             }
         }
@@ -301,6 +362,14 @@ fn places(rule: &PolicyRule) -> Vec<Anywhere> {
         Peer::Block(block) => Some(Anywhere::Block(block.clone())),
     };
     peers.iter().filter_map(block).collect()
+}
+
+/// Returns the regions among the rule's peers.
+fn regions(rule: &PolicyRule) -> impl Iterator<Item = &Arc<Region>> {
+    rule.peers.iter().flatten().filter_map(|peer| match peer {
+        Peer::Region(region) => Some(region),
+        _ => None,
+    })
 }
 
 fn named_ports(rule: &PolicyRule) -> Vec<PortName> {

@@ -92,5 +92,10 @@ impl Governing {
 /// A rule therefore never treats the address better than it treats any pod that claims it. Before the first such rule of a tier, only rules
 /// that name networks can allow the address.
 pub(super) fn denies_quarantined(rule: &ClusterRule) -> bool {
-    rule.action != RuleAction::Accept && rule.traffic.peers.iter().flatten().any(|peer| matches!(peer, Peer::Pods(_)))
+    let is_about_pods = |peer: &Peer| match peer {
+        Peer::Pods(_) => true,
+        Peer::Region(region) => region.has_pods(),
+        Peer::Block(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) => false,
+    };
+    rule.action != RuleAction::Accept && rule.traffic.peers.iter().flatten().any(is_about_pods)
 }

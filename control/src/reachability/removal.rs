@@ -21,6 +21,7 @@
 //! Comparing rules in pairs, as linters do: misses two rules that together cover a third, and denials at the other end.
 
 mod reason;
+mod standing;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,8 +30,9 @@ use ahash::{AHashMap, AHashSet};
 use bulkhead_classifier::{OriginId, ServiceSet};
 
 pub use self::reason::Reason;
+use self::standing::{Isolations, Standing};
 use super::{ClassId, Holder, ListNumber, Reachability, Side};
-use crate::contract::{Peers, Tier, TierRule};
+use crate::contract::{Peers, TierRule};
 use crate::object::PolicyName;
 use crate::origin::{Direction, Origin, Origins};
 
@@ -79,8 +81,7 @@ struct Occurrence {
     direction: Direction,
     /// The classes of pods that have the list.
     holders: Vec<ClassId>,
-    /// The policies that isolate these pods in this direction.
-    isolating: Arc<[PolicyName]>,
+    isolations: Isolations,
 }
 
 /// A rule list that a removal changes, with its new allowed ports.
@@ -121,10 +122,12 @@ impl<'a> Removals<'a> {
 
     fn add_list(&mut self, number: ListNumber, origins: &Origins) {
         let listed = &self.state.lists[number.0 as usize];
-        let mut isolating: Arc<[PolicyName]> = [].into();
+        let mut isolations = Isolations::default();
         let mut direction = Direction::Ingress;
         for rule in &listed.list.rules {
-            let policy = match origins.get(rule.origin) {
+            let origin = origins.get(rule.origin);
+            isolations.note(rule, origin);
+            let policy = match origin {
                 Some(Origin::Policy { policy, direction: of, .. }) => {
                     direction = *of;
                     policy.clone()
@@ -133,10 +136,10 @@ impl<'a> Removals<'a> {
                     direction = *of;
                     policy.key()
                 }
-                Some(Origin::Isolation { policies, direction: of }) => {
-                    (direction, isolating) = (*of, policies.clone());
-                    for policy in &**policies {
-                        self.lists_of_policy.entry(policy.clone()).or_default().insert(number);
+                Some(Origin::Isolation { policies, others, direction: of, .. }) => {
+                    direction = *of;
+                    for policy in policies.iter().cloned().chain(others.iter().map(|policy| policy.key())) {
+                        self.lists_of_policy.entry(policy).or_default().insert(number);
                     }
                     continue;
                 }
@@ -149,14 +152,15 @@ impl<'a> Removals<'a> {
             self.lists_of_policy.entry(policy.clone()).or_default().insert(number);
             self.rules_of_policy.entry(policy).or_default().insert(rule.origin);
         }
-        self.lists.push(Occurrence { direction, holders: Vec::new(), isolating });
+        self.lists.push(Occurrence { direction, holders: Vec::new(), isolations });
         let named = Named::of(self.state, number);
         let mut known: AHashSet<u32> = AHashSet::new();
         for (&side, class) in listed.row.iter().zip(0..) {
             if known.insert(side) {
                 let positions = named.by(ClassId(class));
                 if listed.list.has_names() {
-                    self.allowed[side as usize] = self.allowed(number, &positions, &BTreeSet::new(), false);
+                    let standing = self.standing_now(number);
+                    self.allowed[side as usize] = self.allowed(number, &positions, &BTreeSet::new(), &standing);
                 }
                 self.named[side as usize] = (number, positions);
             }
@@ -209,37 +213,30 @@ impl<'a> Removals<'a> {
         &self.lists[list.0 as usize]
     }
 
-    /// Whether all policies that isolate the pods of a list are removed. False if no policy isolates them.
-    fn is_open(&self, list: ListNumber, removal: &Removal) -> bool {
-        let isolating = &self.occurrence(list).isolating;
-        let goes = |policy| self.removed.policies.contains(policy) || removal.policies.contains(policy);
-        !isolating.is_empty() && isolating.iter().all(goes)
-    }
-
     /// Returns what the remaining rules at these indices allow.
-    fn allowed(&self, list: ListNumber, positions: &[u32], gone: &BTreeSet<OriginId>, is_open: bool) -> Allowed {
-        let names = positions.iter().copied().filter(|&at| names_domains(&self.rules(list)[at as usize]));
-        let allowed = |name| Side::of_rules(self.left(list, positions, name, gone, is_open)).allowed().clone();
-        std::iter::once(None).chain(names.map(Some)).map(allowed).collect()
+    fn allowed(&self, list: ListNumber, positions: &[u32], gone: &BTreeSet<OriginId>, standing: &Standing) -> Allowed {
+        let allowed = |name| Side::of_rules(self.left(list, positions, name, gone, standing)).allowed().clone();
+        std::iter::once(None).chain(self.names(list, positions).map(Some)).map(allowed).collect()
     }
 
-    /// Returns the remaining rules at these indices. Of the rules that name domains, includes only the one with the index `name`. Omits
-    /// the rules in `gone` and those already removed.
-    fn left(
+    /// As [`Removals::allowed`], for the pods' own nodes.
+    fn allowed_to_own_node(
         &self,
         list: ListNumber,
         positions: &[u32],
-        name: Option<u32>,
         gone: &BTreeSet<OriginId>,
-        is_open: bool,
-    ) -> impl Iterator<Item = &'a TierRule> {
-        let rules = positions.iter().map(move |&at| (at, &self.rules(list)[at as usize]));
-        let rules = rules.filter(move |(at, rule)| name == Some(*at) || !names_domains(rule)).map(|(_, rule)| rule);
-        rules.filter(move |rule| {
-            let is_gone = gone.contains(&rule.origin) || self.removed.rules.contains(&rule.origin);
-            let is_settled = is_open && rule.tier == Tier::NetworkPolicy;
-            !is_gone && !is_settled
-        })
+        standing: &Standing,
+    ) -> Allowed {
+        let allowed = |name| {
+            let left = self.left(list, positions, name, gone, standing);
+            Side::of_rules(self.with_own_node(list, left, standing).iter()).allowed().clone()
+        };
+        std::iter::once(None).chain(self.names(list, positions).map(Some)).map(allowed).collect()
+    }
+
+    /// Returns the indices of those rules that name domains.
+    fn names(&self, list: ListNumber, positions: &[u32]) -> impl Iterator<Item = u32> {
+        positions.iter().copied().filter(move |&at| names_domains(&self.rules(list)[at as usize]))
     }
 
     fn changed(&self, removal: &Removal) -> Vec<Changed> {
@@ -252,8 +249,8 @@ impl<'a> Removals<'a> {
     }
 
     fn changed_list(&self, list: ListNumber, removal: &Removal, gone: &BTreeSet<OriginId>) -> Changed {
-        let is_open = self.is_open(list, removal);
-        let opens = is_open && !self.is_open(list, &Removal::default());
+        let (before, standing) = (self.standing_now(list), self.standing(list, removal, gone));
+        let opens = before != standing;
         let mut sides = AHashMap::new();
         let mut seen = AHashSet::new();
         for &side in &self.state.lists[list.0 as usize].row {
@@ -265,13 +262,15 @@ impl<'a> Removals<'a> {
             if !opens && !goes() {
                 continue;
             }
-            let after = self.allowed(list, named, gone, is_open);
+            let after = self.allowed(list, named, gone, &standing);
             if after != self.allowed[side as usize] {
                 sides.insert(side, after);
             }
         }
-        let is_around = |rule: &TierRule| rule.tier != Tier::NetworkPolicy && gone.contains(&rule.origin);
-        Changed { list, sides, concerns_own_nodes: opens || self.rules(list).iter().any(is_around) }
+        let isolations = &self.occurrence(list).isolations;
+        let concerns_own_node =
+            |rule: &TierRule| gone.contains(&rule.origin) && !isolations.exempts_own_nodes(rule, &before);
+        Changed { list, sides, concerns_own_nodes: opens || self.rules(list).iter().any(concerns_own_node) }
     }
 
     /// Whether any connection of a pod that has the list gets another verdict.
@@ -316,7 +315,9 @@ impl<'a> Removals<'a> {
         let named = Named::of(self.state, list);
         self.own_nodes(pod).any(|node| {
             let positions: Vec<u32> = named.by_own_node(node).collect();
-            let allowed = |gone, removal| self.allowed(list, &positions, gone, self.is_open(list, removal));
+            let allowed = |gone: &BTreeSet<OriginId>, removal| {
+                self.allowed_to_own_node(list, &positions, gone, &self.standing(list, removal, gone))
+            };
             allowed(&BTreeSet::new(), &Removal::default()) != allowed(&gone, removal)
         })
     }

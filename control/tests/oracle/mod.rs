@@ -23,6 +23,7 @@
 
 pub(crate) mod changes;
 mod ending;
+mod filter;
 mod tiers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +37,7 @@ use bulkhead_control::object::{
     PolicyVersion, Tier, Transport,
 };
 use bulkhead_control::origin::Direction;
-use bulkhead_control::selector::{Condition, Selector};
+use bulkhead_control::selector::{Condition, Requirement, Selector};
 use ipnet::IpNet;
 
 /// The first packet of a connection. `port` is 0 for protocols without ports.
@@ -69,6 +70,10 @@ pub(crate) enum Side {
     Denied(Vec<PolicyName>),
     /// A cluster policy's rule decides.
     Tier(tiers::Decision),
+    /// The end of a tier denies the flow, because these NetworkPolicies and policies of other products isolate the pod there.
+    End(Tier, Vec<PolicyName>, Vec<ClusterPolicyName>),
+    /// No policy decides: the flow comes from the pod's own node, for which policies of other products do not hold, or stays in the pod.
+    Exempt,
 }
 
 /// The verdict for one flow.
@@ -109,15 +114,32 @@ pub(crate) enum Part {
     KeptIsolation,
     /// A rule matches by a domain name of the destination.
     Named,
+    /// A rule matches the pod's own node.
+    OwnNodePeer,
+    /// An address is in a region.
+    InRegion,
+    /// An exclusion decided that a region does not match.
+    ExcludedFromRegion,
+    /// A rule matches by the protocol's number.
+    Number,
+    /// A further condition decided that a peer does not match.
+    Filtered,
+    /// A rule that denies came first because its policy forms a union.
+    UnionDeny,
+    /// The end of a tier passes the flow to the next tier.
+    EndPasses,
+    /// A NetworkPolicy's rule allows the flow, and a policy of another product stands behind it.
+    BeforeForeign,
 }
 
 impl Judgement {
     /// Whether the flow is allowed.
     pub(crate) fn passes(&self) -> bool {
         let open = |side: &Side| match side {
-            Side::NotIsolated | Side::Allowed(_) => true,
+            Side::NotIsolated | Side::Allowed(_) | Side::Exempt => true,
             Side::Denied(_) => self.own_node,
             Side::Tier(decision) => decision.accepts,
+            Side::End(..) => false,
         };
         open(&self.egress) && open(&self.ingress)
     }
@@ -300,6 +322,11 @@ impl State {
 
     /// Whether the peer selects the pod.
     fn is_selected(&self, peer: &PodPeer, pod: &Pod) -> bool {
+        self.is_labelled(peer, pod) && peer.filter.as_ref().is_none_or(|filter| filter::certainty(self, filter, pod).0)
+    }
+
+    /// Whether the peer selects the pod by its labels and namespace.
+    fn is_labelled(&self, peer: &PodPeer, pod: &Pod) -> bool {
         self.covers(&peer.namespaces, &pod.name.namespace) && selects(&peer.pods, &pod.labels)
     }
 
@@ -378,9 +405,22 @@ impl Asked<'_> {
             Direction::Egress => self.src,
         };
         let Some(subject) = subject else { return Side::NotIsolated };
+        if self.has_foreign(subject, direction) {
+            return self.foreign_side(subject, direction);
+        }
         if let Some(decision) = self.tier(&Tier::Admin, subject, direction) {
             return Side::Tier(decision);
         }
+        let (isolating, allowing) = self.network_policies(subject, direction);
+        match (isolating.is_empty(), allowing.is_empty()) {
+            (true, _) => self.tier(&Tier::Baseline, subject, direction).map_or(Side::NotIsolated, Side::Tier),
+            (false, false) => Side::Allowed(allowing),
+            (false, true) => Side::Denied(isolating),
+        }
+    }
+
+    /// The NetworkPolicies that isolate a pod, and those of their rules that allow the flow.
+    fn network_policies(&mut self, subject: &Pod, direction: Direction) -> (Vec<PolicyName>, Vec<(PolicyName, usize)>) {
         let namespace_isolates = direction == Direction::Ingress && self.namespace_isolates(subject);
         let (mut isolating, mut allowing) = (Vec::new(), Vec::new());
         let kept = self.state.kept.policies.values().map(|policy| (policy, true));
@@ -411,11 +451,7 @@ impl Asked<'_> {
             isolating.push(PolicyName::new(subject.name.namespace.clone(), ISOLATION_ANNOTATION));
         }
         isolating.sort();
-        match (isolating.is_empty(), allowing.is_empty()) {
-            (true, _) => self.tier(&Tier::Baseline, subject, direction).map_or(Side::NotIsolated, Side::Tier),
-            (false, false) => Side::Allowed(allowing),
-            (false, true) => Side::Denied(isolating),
-        }
+        (isolating, allowing)
     }
 
     fn part(&mut self, part: Part, has: bool) {
@@ -446,16 +482,21 @@ impl Asked<'_> {
 
     /// Whether the peer matches the other end of the flow.
     fn is_peer(&mut self, peer: &Peer, direction: Direction) -> bool {
-        let (address, pod, subject) = match direction {
-            Direction::Ingress => (self.flow.src, self.src, self.dst),
-            Direction::Egress => (self.flow.dst, self.dst, self.src),
+        let (address, pod) = match direction {
+            Direction::Ingress => (self.flow.src, self.src),
+            Direction::Egress => (self.flow.dst, self.dst),
         };
         match peer {
-            Peer::Pods(peer) => pod.is_some_and(|pod| self.state.is_selected(peer, pod)),
+            Peer::Pods(peer) => pod.is_some_and(|pod| {
+                let is_selected = self.state.is_selected(peer, pod);
+                self.part(Part::Filtered, !is_selected && self.state.is_labelled(peer, pod));
+                is_selected
+            }),
             Peer::Nodes(selector) => self.state.is_of_nodes(selector, address),
             Peer::OwnNode => {
-                let own = subject.and_then(|pod| pod.node.clone()).map(Owner::Node);
-                own.is_some_and(|own| self.state.owner(address) == own)
+                let is_own = self.is_own_node(direction);
+                self.part(Part::OwnNodePeer, is_own);
+                is_own
             }
             // A pod's own address is never named: its policies do not judge what stays in it.
             Peer::Names(names) => {
@@ -470,10 +511,26 @@ impl Asked<'_> {
                 inside && !excepted
             }
             Peer::Region(region) => {
-                region.all.iter().all(|union| union.iter().any(|peer| self.is_peer(peer, direction)))
-                    && !region.none.iter().any(|peer| self.is_peer(peer, direction))
+                let inside = region.all.iter().all(|union| union.iter().any(|peer| self.is_peer(peer, direction)));
+                // A contested address may be an excluded pod's.
+                let may_be_excluded =
+                    region.none.iter().any(|peer| matches!(peer, Peer::Pods(_))) && self.state.is_quarantined(address);
+                let outside = may_be_excluded || region.none.iter().any(|peer| self.is_peer(peer, direction));
+                self.part(Part::InRegion, inside && !outside);
+                self.part(Part::ExcludedFromRegion, inside && outside);
+                inside && !outside
             }
         }
+    }
+
+    /// Whether the other end of the flow is the node of the pod whose policies are asked.
+    fn is_own_node(&self, direction: Direction) -> bool {
+        let (subject, other) = match direction {
+            Direction::Ingress => (self.dst, self.flow.src),
+            Direction::Egress => (self.src, self.flow.dst),
+        };
+        let own = subject.and_then(|pod| pod.node.clone()).map(Owner::Node);
+        own.is_some_and(|own| self.state.owner(other) == own)
     }
 
     fn port(&mut self, port: &PolicyPort) -> bool {
@@ -484,7 +541,9 @@ impl Asked<'_> {
                 number_of(*transport) == protocol && (*first..=*last).contains(&number)
             }
             PolicyPort::Numbers { protocols: (low, high), first, last } => {
-                (*low..=*high).contains(&protocol) && (*first..=*last).contains(&number)
+                let hit = (*low..=*high).contains(&protocol) && (*first..=*last).contains(&number);
+                self.part(Part::Number, hit);
+                hit
             }
             PolicyPort::Named { transport, name } => {
                 let declares = self.dst.is_some_and(|pod| {
@@ -507,26 +566,28 @@ fn list(policy: &Policy, direction: Direction) -> Option<&Vec<PolicyRule>> {
 }
 
 pub(crate) fn selects(selector: &Selector, labels: &Labels) -> bool {
-    selector.requirements().iter().all(|requirement| {
-        let value = labels.get(&requirement.key);
-        match (&requirement.condition, value) {
-            (Condition::In(values), Some(value)) => values.iter().any(|one| one == value),
-            (Condition::NotIn(values), Some(value)) => values.iter().all(|one| one != value),
-            (Condition::Exists, Some(_)) | (Condition::NotIn(_) | Condition::DoesNotExist, None) => true,
-            (Condition::Contains(text), Some(value)) => value.contains(&**text),
-            (Condition::StartsWith(text), Some(value)) => value.starts_with(&**text),
-            (Condition::EndsWith(text), Some(value)) => value.ends_with(&**text),
-            (Condition::DoesNotExist, Some(_))
-            | (
-                Condition::In(_)
-                | Condition::Exists
-                | Condition::Contains(_)
-                | Condition::StartsWith(_)
-                | Condition::EndsWith(_),
-                None,
-            ) => false,
-        }
-    })
+    selector.requirements().iter().all(|requirement| meets(requirement, labels))
+}
+
+fn meets(requirement: &Requirement, labels: &Labels) -> bool {
+    let value = labels.get(&requirement.key);
+    match (&requirement.condition, value) {
+        (Condition::In(values), Some(value)) => values.iter().any(|one| one == value),
+        (Condition::NotIn(values), Some(value)) => values.iter().all(|one| one != value),
+        (Condition::Exists, Some(_)) | (Condition::NotIn(_) | Condition::DoesNotExist, None) => true,
+        (Condition::Contains(text), Some(value)) => value.contains(&**text),
+        (Condition::StartsWith(text), Some(value)) => value.starts_with(&**text),
+        (Condition::EndsWith(text), Some(value)) => value.ends_with(&**text),
+        (Condition::DoesNotExist, Some(_))
+        | (
+            Condition::In(_)
+            | Condition::Exists
+            | Condition::Contains(_)
+            | Condition::StartsWith(_)
+            | Condition::EndsWith(_),
+            None,
+        ) => false,
+    }
 }
 
 /// Whether the address is in the block's `cidr`, and whether it is in an `except`.

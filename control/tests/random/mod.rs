@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 pub(crate) mod cluster_policy;
+pub(crate) mod foreign;
 pub(crate) mod objects;
 mod rng;
 pub(crate) mod shrink;
@@ -25,7 +26,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The step, with all port ranges reduced to at most three ports.
+    /// The step, with all port ranges reduced to at most three ports, and regions to a block.
     pub(crate) fn narrowed(self) -> Self {
         let narrow = |rules: &mut Option<Vec<PolicyRule>>| {
             for port in rules.iter_mut().flatten().flat_map(|rule| rule.ports.iter_mut().flatten()) {
@@ -41,8 +42,42 @@ impl Step {
                 narrow(&mut narrower.egress);
                 Self::Event(Event::Apply(Object::Policy(policy)))
             }
+            Self::Event(Event::Apply(Object::ClusterPolicy(mut policy))) => {
+                foreign::narrow(Arc::make_mut(&mut policy));
+                Self::Event(Event::Apply(Object::ClusterPolicy(policy)))
+            }
             other => other,
         }
+    }
+}
+
+impl Step {
+    /// Whether the step changes a policy of another product.
+    pub(crate) fn is_foreign(&self) -> bool {
+        match self {
+            Self::Event(Event::Apply(Object::ClusterPolicy(policy))) => policy.rank.name.kind.is_foreign(),
+            Self::Event(Event::DeleteClusterPolicy(name)) => name.kind.is_foreign(),
+            _ => false,
+        }
+    }
+
+    /// The step, with each rule that names protocols other than TCP, UDP and SCTP by number naming all of these, as if they were one
+    /// protocol. Reachability does not distinguish them.
+    pub(crate) fn with_one_other_protocol(self) -> Self {
+        let others = [(0, 5), (7, 16), (18, 131), (133, 255)];
+        let one = |port: &PolicyPort| match port {
+            PolicyPort::Numbers { protocols: (low, high), .. } if low != high || !matches!(low, 6 | 17 | 132) => {
+                let all = |protocols| PolicyPort::Numbers { protocols, first: 0, last: u16::MAX };
+                others.map(all).to_vec()
+            }
+            port => vec![port.clone()],
+        };
+        let Self::Event(Event::Apply(Object::ClusterPolicy(mut policy))) = self else { return self };
+        let changed = Arc::make_mut(&mut policy);
+        for rule in changed.ingress.iter_mut().chain(&mut changed.egress) {
+            rule.traffic.ports = rule.traffic.ports.as_ref().map(|ports| ports.iter().flat_map(one).collect());
+        }
+        Self::Event(Event::Apply(Object::ClusterPolicy(policy)))
     }
 }
 
@@ -79,6 +114,10 @@ pub(crate) fn history(rng: &mut Rng) -> History {
     if tiers {
         first.extend((0..1 + rng.below(4)).map(|_| Object::from(cluster_policy::cluster_policy(rng))));
     }
+    let foreign = rng.chance(35);
+    if foreign {
+        first.extend((0..1 + rng.below(5)).map(|_| Object::from(foreign::foreign_policy(rng))));
+    }
     rng.shuffle(&mut first);
     let mut steps: Vec<Step> = first.into_iter().map(|object| Step::Event(Event::Apply(object))).collect();
     let initial = steps.len();
@@ -87,7 +126,13 @@ pub(crate) fn history(rng: &mut Rng) -> History {
         follow(&mut state, step);
     }
     for _ in 0..10 + rng.below(30) {
-        let next = if tiers && rng.chance(15) { vec![tier_change(rng)] } else { change(rng, &state, &steps) };
+        let next = if tiers && rng.chance(15) {
+            vec![tier_change(rng)]
+        } else if foreign && rng.chance(20) {
+            vec![foreign_change(rng)]
+        } else {
+            change(rng, &state, &steps)
+        };
         for step in next {
             follow(&mut state, &step);
             steps.push(step);
@@ -101,6 +146,14 @@ fn tier_change(rng: &mut Rng) -> Step {
         Event::Apply(cluster_policy::cluster_policy(rng).into())
     } else {
         Event::DeleteClusterPolicy(cluster_policy::cluster_policy_name(rng))
+    })
+}
+
+fn foreign_change(rng: &mut Rng) -> Step {
+    Step::Event(if rng.chance(70) {
+        Event::Apply(foreign::foreign_policy(rng).into())
+    } else {
+        Event::DeleteClusterPolicy(foreign::foreign_policy_name(rng))
     })
 }
 
@@ -247,7 +300,11 @@ impl Probes {
             return (src != dst).then_some(Flow { src, dst, protocol, port });
         }
         let (protocol, port) = match rng.pick(&PROTOCOLS) {
-            0 => (if family == 0 { 1 } else { 58 }, 0),
+            // Type and code of ICMP: none, or those of an echo request.
+            0 => {
+                let (number, echo) = if family == 0 { (1, 0x0800) } else { (58, 0x8000) };
+                (number, if rng.chance(50) { echo } else { 0 })
+            }
             protocol @ (6 | 17 | 132) => (protocol, rng.pick(&objects::PORTS)),
             protocol => (protocol, 0),
         };

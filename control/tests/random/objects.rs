@@ -16,6 +16,7 @@ use crate::oracle::State;
 pub(crate) const NAMESPACES: [&str; 4] = ["x", "y", "z", "w"];
 /// A namespace with pods and policies, but without an object.
 pub(crate) const UNKNOWN_NAMESPACE: &str = "w";
+pub(super) const SERVICE_ACCOUNTS: [&str; 3] = ["default", "front", "back"];
 pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
@@ -120,7 +121,7 @@ pub(crate) fn pod(rng: &mut Rng, name: &PodName) -> Pod {
         host_network,
         uid: None,
         finished: rng.chance(7),
-        service_account: None,
+        service_account: service_account(rng),
         lifetime: lifetime(rng),
         ports: container_ports(rng),
     };
@@ -130,6 +131,10 @@ pub(crate) fn pod(rng: &mut Rng, name: &PodName) -> Pod {
         pod.addresses = vec![node_address(rng.chance(30), host)];
     }
     pod
+}
+
+fn service_account(rng: &mut Rng) -> Option<Arc<str>> {
+    Some(rng.pick(&SERVICE_ACCOUNTS)).filter(|name| *name != "default").map(text)
 }
 
 /// Few different times, so that some pods are of the same age.
@@ -169,7 +174,8 @@ fn container_ports(rng: &mut Rng) -> Vec<ContainerPort> {
 /// The pod with one thing changed.
 pub(crate) fn changed_pod(rng: &mut Rng, pod: &Pod) -> Pod {
     let mut pod = pod.clone();
-    match rng.below(11) {
+    match rng.below(12) {
+        11 => pod.service_account = service_account(rng),
         10 => pod.lifetime = lifetime(rng),
         0..4 => pod.labels = labels(rng, POD_LABELS),
         4 | 5 => pod.ports = container_ports(rng),
@@ -283,8 +289,13 @@ pub(super) fn block(rng: &mut Rng) -> IpBlock {
 pub(crate) fn borders(state: &State) -> impl Iterator<Item = IpAddr> {
     let policies = state.policies.values();
     let rules = policies.flat_map(|policy| policy.ingress.iter().chain(&policy.egress)).flatten();
-    let cluster = state.cluster_policies.values().flat_map(|policy| &policy.egress).map(|rule| &rule.traffic);
-    let blocks = rules.chain(cluster).flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
+    let cluster = state.cluster_policies.values().flat_map(|policy| policy.ingress.iter().chain(&policy.egress));
+    let peers = rules.chain(cluster.map(|rule| &rule.traffic)).flat_map(|rule| rule.peers.iter().flatten());
+    let peers = peers.flat_map(|peer| match peer {
+        Peer::Region(region) => region.peers().collect(),
+        peer => vec![peer],
+    });
+    let blocks = peers.filter_map(|peer| match peer {
         Peer::Block(block) => Some(block),
         Peer::Pods(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Names(_) | Peer::Region(_) => None,
     });

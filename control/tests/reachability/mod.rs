@@ -49,8 +49,8 @@ fn reachability(isolation: IngressIsolation, steps: &[Step]) -> (State, Pipeline
     let isolates = isolation == IngressIsolation::DefaultDeny;
     let mut state = State { isolates, ..State::default() };
     let mut pipeline = Pipeline::without_tables(isolation);
-    for step in steps {
-        match step {
+    for step in steps.iter().cloned().map(Step::with_one_other_protocol) {
+        match &step {
             Step::Event(event) => {
                 state.apply(event);
                 pipeline.apply(event.clone()).unwrap();
@@ -70,8 +70,17 @@ fn agrees(pipeline: &Pipeline, judged: &Judgement, direction: Direction, decisio
         (Side::Allowed(rules), Some(Origin::Policy { policy, direction: of, rule })) => {
             decision.allowed && *of == direction && rules.contains(&(policy.clone(), *rule))
         }
-        (Side::Denied(by), Some(Origin::Isolation { policies, direction: of })) => {
-            !decision.allowed && !judged.own_node && *of == direction && **policies == **by
+        (Side::Exempt, Some(Origin::OwnNode)) => decision.allowed && judged.own_node,
+        (Side::Denied(by), Some(Origin::Isolation { policies, others, direction: of, .. })) => {
+            !decision.allowed
+                && !judged.own_node
+                && *of == direction
+                && (&**policies, &**others) == (by.as_slice(), &[])
+        }
+        (Side::End(tier, by, foreign), Some(Origin::Isolation { tier: at, policies, others, direction: of })) => {
+            !decision.allowed
+                && (at, *of) == (tier, direction)
+                && (&**policies, &**others) == (by.as_slice(), foreign.as_slice())
         }
         (Side::Tier(tier), Some(Origin::ClusterPolicy { tier: of, policy, rule, .. })) => {
             (&tier.tier, &tier.policy, tier.rule, tier.accepts) == (of, policy, *rule, decision.allowed)

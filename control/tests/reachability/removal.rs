@@ -164,9 +164,9 @@ fn check_state(seed: u64, reached: &mut Reached) {
     let mut rng = Rng::new(seed);
     let History { isolation, steps, .. } = history(&mut rng);
     let mut state = State::default();
-    for step in &steps {
+    for step in steps.into_iter().map(Step::with_one_other_protocol) {
         if let Step::Event(event) = step {
-            state.apply(event);
+            state.apply(&event);
         }
     }
     let objects = state.objects();

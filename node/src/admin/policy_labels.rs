@@ -48,7 +48,7 @@ pub(crate) fn labels_of(origin: Option<Origin>) -> Labels {
             labels("clusternetworkpolicy", "", &policy.to_string(), Some(direction))
         }
         // One series covers all policies that isolate a pod. Their namespace is the pod's.
-        Some(Origin::Isolation { policies, direction }) => {
+        Some(Origin::Isolation { policies, direction, .. }) => {
             let namespace = policies.first().map_or("", |policy| &*policy.namespace);
             labels("isolation", namespace, "", Some(direction))
         }

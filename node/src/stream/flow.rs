@@ -243,10 +243,17 @@ fn deciding(origin: &Origin) -> Option<(Direction, Vec<Policy>)> {
     match origin {
         Origin::Policy { policy, direction, .. } => Some((*direction, vec![named(policy)])),
         Origin::ClusterPolicy { policy, direction, .. } => {
-            let kind = "ClusterNetworkPolicy".to_owned();
+            let kind = if policy.kind.is_foreign() { policy.kind.name() } else { "ClusterNetworkPolicy" }.to_owned();
             Some((*direction, vec![Policy { name: policy.to_string(), namespace: String::new(), kind }]))
         }
-        Origin::Isolation { policies, direction } => Some((*direction, policies.iter().map(named).collect())),
+        Origin::Isolation { policies, others, direction, .. } => {
+            let others = others.iter().map(|policy| Policy {
+                name: policy.to_string(),
+                namespace: String::new(),
+                kind: policy.kind.name().to_owned(),
+            });
+            Some((*direction, policies.iter().map(named).chain(others).collect()))
+        }
         Origin::NotIsolated(_) | Origin::OwnNode | Origin::OwnPod => None,
     }
 }
@@ -304,8 +311,8 @@ mod tests {
     #[test]
     fn a_default_deny_names_who_isolates_and_is_read_back_as_a_flow_log() {
         let (shared, mut numbered) = (SharedOrigins::default(), Origins::default());
-        let policies = [PolicyName::new("shop", "db"), PolicyName::new("shop", "all")].into();
-        let id = numbered.id(Origin::Isolation { policies, direction: Direction::Ingress });
+        let policies = [PolicyName::new("shop", "db"), PolicyName::new("shop", "all")];
+        let id = numbered.id(Origin::isolation(policies, Direction::Ingress));
         shared.follow(&numbered);
         let denied = told(event(Verdict::Drop(DropReason::PolicyDenied), protocol::TCP, None, Some(id)), &shared);
         let flow = &denied["flow"];
@@ -360,8 +367,8 @@ mod tests {
     fn clients_of_hubble_get_what_monitor_prints() {
         use prost::Message;
         let (shared, mut numbered) = (SharedOrigins::default(), Origins::default());
-        let policies = [PolicyName::new("shop", "db"), PolicyName::new("shop", "all")].into();
-        let id = numbered.id(Origin::Isolation { policies, direction: Direction::Egress });
+        let policies = [PolicyName::new("shop", "db"), PolicyName::new("shop", "all")];
+        let id = numbered.id(Origin::isolation(policies, Direction::Egress));
         shared.follow(&numbered);
         let (ends, empty) = (Ends::default(), Snapshot::empty());
         for (verdict, protocol, icmp, origin) in [

@@ -9,7 +9,8 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 use crate::contract::SetMirror;
-use crate::object::{ContainerPort, PolicyPort, Transport};
+use crate::filter::Filter;
+use crate::object::{ContainerPort, PolicyPort, Region, Transport};
 use crate::renderer::BoxError;
 use crate::selector::Selector;
 
@@ -109,6 +110,23 @@ fn any_richer_event() -> impl Strategy<Value = Event> {
         })),
         1 => Just(Peer::Block(IpBlock { cidr: "10.0.0.0/29".parse().unwrap(), except: vec!["10.0.0.2/32".parse().unwrap()] })),
     ];
+    // Pods by a label of their namespace, in one namespace or in all.
+    let filtered = (ns(), any::<bool>(), role(), any::<bool>()).prop_map(|(ns, is_own, team, is_not)| {
+        let own = NamespaceScope::Own(ns.into());
+        let team = crate::fixtures::selector(&team.replace("role", "team")).requirements()[0].clone();
+        let label = Filter::NamespaceLabel(team);
+        let filter = if is_not { Filter::Not(Box::new(label)) } else { label };
+        Peer::Pods(PodPeer {
+            namespaces: if is_own { own } else { NamespaceScope::Selected(Selector::everything()) },
+            pods: Selector::everything(),
+            filter: Some(Arc::new(filter)),
+        })
+    });
+    let part = prop_oneof![2 => peer.clone(), 1 => filtered.clone(), 1 => Just(Peer::Nodes(Selector::everything()))];
+    let union = || prop::collection::vec(part.clone(), 0..3);
+    let region = (prop::collection::vec(union(), 0..3), union())
+        .prop_map(|(all, none)| Peer::Region(Arc::new(Region { all, none })));
+    let peer = prop_oneof![3 => peer, 1 => filtered, 2 => region];
     let rule = (
         prop::option::of(prop::collection::vec(peer, 0..3)),
         prop::option::of(prop::collection::vec(any_port(), 0..3)),
@@ -152,6 +170,8 @@ fn batches_of_any_size_end_where_one_batch_and_a_fresh_start_end_and_the_deltas_
                 fresh.cache.apply(event);
             }
         }
+        let quarantined = fresh.claims.quarantined(&fresh.cache);
+        fresh.cache.quarantine(quarantined);
         fresh.render_all().unwrap();
         let end = enforced(&batched);
         prop_assert_eq!(&end, &enforced(&at_once), "at once");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bulkhead_classifier::{OriginId, ServiceSet, Services};
 
-use super::{ClassId, Holder, ListNumber, Removal, Removals};
+use super::{ClassId, Holder, ListNumber, Removals};
 use crate::contract::TierRule;
 use crate::object::PolicyName;
 use crate::reachability::Side;
@@ -57,9 +57,10 @@ impl Removals<'_> {
                 }
                 let (_, named) = &self.named[side as usize];
                 // The first matches of each policy without the other one.
+                let standing = self.standing_now(list);
                 let hits = |of: &BTreeSet<OriginId>, gone: &BTreeSet<OriginId>| {
                     let mut hits: Vec<(&TierRule, ServiceSet)> = Vec::new();
-                    let left = self.left(list, named, None, gone, false);
+                    let left = self.left(list, named, None, gone, &standing);
                     Side::watched(left, |entry, hit| {
                         if of.contains(&entry.origin) {
                             hits.push((entry, hit.clone()));
@@ -96,12 +97,12 @@ impl Removals<'_> {
             });
         }
         let nothing = BTreeSet::new();
-        let is_open = self.is_open(list, &Removal::default());
-        let with = self.left(list, named, None, &nothing, is_open);
+        let standing = self.standing_now(list);
+        let with = self.left(list, named, None, &nothing, &standing);
         let with = Side::watched(with, |entry, _| reason.is_reached |= entry.origin == rule);
         let gone = BTreeSet::from([rule]);
         let mut hits: Vec<(&TierRule, ServiceSet)> = Vec::new();
-        let without = self.left(list, named, None, &gone, is_open);
+        let without = self.left(list, named, None, &gone, &standing);
         let without = Side::watched(without, |entry, hit| hits.push((entry, hit.clone())));
         let (before, after) = (with.allowed(), without.allowed());
         let delta = before.subtract(after).union(&after.subtract(before));

@@ -18,7 +18,7 @@
 //! That takes O(pods^2 x rules), and the result names neither list as the reason. Here, sources with the same egress rules are one class.
 //! Each class adds what its list denies: one rule with NetworkPolicy alone, the complement of the allowed services. The verdict then names
 //! the side that denied. Both methods enforce "the source's list AND the destination's list". If a list has rules of the Admin tier, its
-//! own-node rule follows them instead of being first.
+//! own-node rule follows them instead of being first, as do other products' rules about the own node.
 //!
 //! Pods with equal tables share one.
 
@@ -32,7 +32,7 @@ use super::classes::{Classes, EgressClass, Restrictions};
 use super::interned::Interned;
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
-use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
+use crate::renderer::plain::{PlainList, PlainPod, PlainRule, on_node};
 
 /// Identifies the inputs of a pod's table. Equal numbers mean equal tables. A number is never reused.
 pub(super) type LocalId = u64;
@@ -218,11 +218,10 @@ impl NodeRules {
             rules.push(Rule::any(Action::Allow, Origins::not_isolated(Direction::Ingress)));
             return rules;
         };
-        let src = Addresses::Set(self.node_addresses.clone());
-        let own_node = Rule { src, ..Rule::any(Action::Allow, Origins::OWN_NODE) };
-        let own_node = ingress.own_node.filter(|_| !self.node_addresses.is_empty()).map(|at| (at, own_node));
-        // No class contains a node address, so the own-node rule can be first.
-        rules.extend(own_node.iter().filter(|(at, _)| *at == 0).map(|(_, rule)| rule.clone()));
+        // No class contains a node address, so the first rules about the own node can precede those of the classes.
+        let first = ingress.own_node.partition_point(|own| own.before == 0);
+        let (first, inside) = ingress.own_node.split_at(first);
+        rules.extend(first.iter().filter_map(|own| own.on(&self.node_addresses)).map(|rule| from_peers(&rule)));
         for (sources, allowance) in restrictions {
             rules.extend(allowance.denied.iter().map(|(services, origin)| Rule {
                 src: Addresses::Set(sources.clone()),
@@ -230,10 +229,11 @@ impl NodeRules {
                 ..Rule::any(Action::Deny, *origin)
             }));
         }
-        let (before, after) = ingress.rules.split_at(own_node.as_ref().map_or(0, |(at, _)| *at));
-        rules.extend(before.iter().map(from_peers));
-        rules.extend(own_node.filter(|(at, _)| *at > 0).map(|(_, rule)| rule));
-        rules.extend(after.iter().map(from_peers));
+        if inside.is_empty() {
+            rules.extend(ingress.rules.iter().map(from_peers));
+        } else {
+            rules.extend(on_node(&ingress.rules, inside, &self.node_addresses).iter().map(from_peers));
+        }
         rules
     }
 
@@ -246,8 +246,8 @@ impl NodeRules {
         rules: usize,
     ) -> Option<Vec<Change>> {
         let [before, after] = [self.keys.get(&old_id)?, self.keys.get(&id)?];
-        // If the own-node rule is inside the list, the list is not the end of the table.
-        let is_end = old.own_node == new.own_node && new.own_node.is_none_or(|at| at == 0);
+        // If a rule about the own node is inside the list, the list is not the end of the table.
+        let is_end = old.own_node == new.own_node && new.own_node.iter().all(|own| own.before == 0);
         if before.restrictions != after.restrictions || !is_end || old.rules.len() != new.rules.len() {
             return None;
         }
@@ -263,16 +263,16 @@ impl NodeRules {
         let own_node = Rule { dst, ..Rule::any(Action::Allow, Origins::OWN_NODE) };
         let knows_node = !self.node_addresses.is_empty();
         // One own-node rule serves all classes, unless a class has rules before its own.
-        let first = knows_node && self.classes.all().iter().all(|class| class.list.own_node == Some(0));
+        let first = knows_node && self.classes.all().iter().all(|class| class.list.accepts_own_node_first());
         rules.extend((first && !self.classes.all().is_empty()).then(|| own_node.clone()));
         for class in self.classes.all() {
             let src = Addresses::Set(class.sources.clone());
             let listed = |rule: &PlainRule| Rule { src: src.clone(), ..rule.to_peers() };
-            let own_at = class.list.own_node.filter(|_| knows_node && !first);
-            let (before, after) = class.list.rules.split_at(own_at.unwrap_or(0));
-            rules.extend(before.iter().map(listed));
-            rules.extend(own_at.map(|_| Rule { src: src.clone(), ..own_node.clone() }));
-            rules.extend(after.iter().map(listed));
+            if first || !knows_node || class.list.own_node.is_empty() {
+                rules.extend(class.list.rules.iter().map(listed));
+            } else {
+                rules.extend(class.list.on_node(&self.node_addresses).iter().map(listed));
+            }
         }
         rules.push(Rule::any(Action::Allow, Origins::not_isolated(Direction::Egress)));
         rules

@@ -20,7 +20,7 @@ use super::table::TableName;
 use super::tuple::SixTuple;
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
-use crate::renderer::plain::{PlainList, PlainPod};
+use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
 
 /// A 6-tuple with the origins of the policy rules that produced it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,8 +119,8 @@ impl ContivRenderer {
         Behind { pods, owners: owners.collect(), own_node: self.own_node() }
     }
 
-    fn own_node(&self) -> AddressSet {
-        self.node_addresses().iter().copied().collect()
+    fn own_node(&self) -> Arc<AddressSet> {
+        Arc::new(self.node_addresses().iter().copied().collect())
     }
 }
 
@@ -128,7 +128,7 @@ impl ContivRenderer {
 pub(in crate::renderer) struct Behind<'a> {
     pods: &'a BTreeMap<PodName, Arc<PlainPod>>,
     owners: BTreeMap<IpAddr, &'a PodName>,
-    own_node: AddressSet,
+    own_node: Arc<AddressSet>,
 }
 
 impl Behind<'_> {
@@ -187,14 +187,20 @@ fn sorted(origins: impl IntoIterator<Item = OriginId>) -> Vec<OriginId> {
 }
 
 /// Returns the origins of the rules in an ordered list that produced a rule (see the module).
-fn behind(list: &PlainList, own_node: &AddressSet, about: &PeerRule) -> Vec<OriginId> {
+fn behind(list: &PlainList, own_node: &Arc<AddressSet>, about: &PeerRule) -> Vec<OriginId> {
     let mut denies = Vec::new();
     for (at, rule) in list.rules.iter().enumerate() {
-        if about.action == Action::Allow
-            && list.own_node == Some(at)
-            && about.peer.is_some_and(|peer| contains(own_node, peer))
+        for PlainRule { peers, services, action, origin, .. } in
+            list.own_node.iter().filter(|own| own.before == at).filter_map(|own| own.on(own_node))
         {
-            return vec![Origins::OWN_NODE];
+            let all = about.peer.is_some() && covers(&peers, about.peer) && is_served(&services, about.service);
+            match (about.action, action) {
+                (Action::Allow, Action::Allow) if all => return vec![origin],
+                (Action::Deny, Action::Deny) if meets(&peers, about.peer) && serves(&services, about.service) => {
+                    denies.push(origin);
+                }
+                _ => {}
+            }
         }
         let all = covers(&rule.peers, about.peer) && is_served(&rule.services, about.service);
         match (about.action, rule.action) {

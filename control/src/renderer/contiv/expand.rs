@@ -107,9 +107,10 @@ pub(super) fn expand(list: &PlainList, node: &[IpAddr], limit: usize) -> Result<
 }
 
 fn allows_of(list: &PlainList, node: &[IpAddr], limit: usize) -> Result<(Vec<Product>, bool), usize> {
-    let own_node = list.own_node.filter(|_| !node.is_empty());
-    let own_node = own_node.map(|at| (at, node.iter().copied().collect::<AddressSet>().into()));
-    allows(&list.rules, own_node.as_ref(), limit)
+    let node = Arc::new(node.iter().copied().collect());
+    let own_node: Vec<(usize, PlainRule)> =
+        list.own_node.iter().filter_map(|own| Some((own.before, own.on(&node)?))).collect();
+    allows(&list.rules, &own_node, limit)
 }
 
 fn made_of(products: Vec<Product>, closed: bool, limit: usize) -> Result<Expansion, usize> {
@@ -161,13 +162,9 @@ fn has_prefix(addresses: &Addresses, prefix: IpNet) -> bool {
     contains(prefix) && !prefix.supernet().is_some_and(contains)
 }
 
-/// Turns ordered rules into allowed products, whose order is irrelevant, and tells whether the rest is denied. `own_node` has the own
-/// node's addresses and the rule before which they are allowed. They are left out if everything is allowed.
-fn allows(
-    rules: &[PlainRule],
-    own_node: Option<&(usize, Addresses)>,
-    limit: usize,
-) -> Result<(Vec<Product>, bool), usize> {
+/// Turns ordered rules into allowed products, whose order is irrelevant, and tells whether the rest is denied. `own_node` has the
+/// rules about the own node, each with the index of the rule that follows. They are left out if everything is allowed.
+fn allows(rules: &[PlainRule], own_node: &[(usize, PlainRule)], limit: usize) -> Result<(Vec<Product>, bool), usize> {
     let (mut allowed, mut own, mut denied) = (Vec::new(), Vec::new(), Vec::<Product>::new());
     let without = |product: Product, denied: &[Product]| {
         let mut parts = vec![product];
@@ -180,8 +177,12 @@ fn allows(
         Ok(parts)
     };
     for (at, rule) in rules.iter().enumerate() {
-        if let Some((_, node)) = own_node.filter(|(before, _)| *before == at) {
-            own = without((node.clone(), Services::Any), &denied)?;
+        for (_, PlainRule { peers, services, action, .. }) in own_node.iter().filter(|(before, _)| *before == at) {
+            let product = (peers.clone(), services.clone());
+            match action {
+                Action::Allow => own.append(&mut without(product, &denied)?),
+                Action::Deny => denied.push(product),
+            }
         }
         let product = (rule.peers.clone(), rule.services.clone());
         let everything = product == (Addresses::Any, Services::Any);
@@ -227,6 +228,7 @@ mod tests {
 
     use super::*;
     use crate::renderer::contiv::MAX_TUPLES;
+    use crate::renderer::plain::OwnNodeRule;
 
     fn rule(peers: &[&str], ports: &[u16], action: Action) -> PlainRule {
         let set = |ports: &[u16]| -> ServiceSet {
@@ -246,7 +248,7 @@ mod tests {
     }
 
     fn plain(rules: Vec<PlainRule>) -> PlainList {
-        PlainList { revision: 1, previous: None, rules, own_node: Some(0) }
+        PlainList { revision: 1, previous: None, rules, own_node: vec![OwnNodeRule::accept_first()] }
     }
 
     fn shown(rules: Vec<PlainRule>, node: &[IpAddr]) -> Vec<String> {

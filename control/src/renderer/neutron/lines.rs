@@ -13,7 +13,7 @@ use super::Allow;
 use super::members::Members;
 use crate::contract::{Peers, SetId, TieredList};
 use crate::origin::Direction;
-use crate::renderer::plain::{Lowered, Product, Tiered, lower, subtract};
+use crate::renderer::plain::{Lowered, Product, Tiered, lower, on_node, subtract};
 
 /// The remote end of a [`Line`]: sources of ingress, destinations of egress.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,7 +125,8 @@ pub(super) fn of_tiers(
 
 /// Returns the traffic that ordered rules allow, as products that may overlap.
 fn allowed(Lowered { rules, own_node }: Lowered, node: &[IpAddr]) -> Result<Vec<Product>, Why> {
-    let node: AddressSet = node.iter().copied().collect();
+    let node: Arc<AddressSet> = Arc::new(node.iter().copied().collect());
+    let rules = on_node(&rules, &own_node, &node);
     let (mut denies, mut open) = (Vec::<Product>::new(), Vec::<Product>::new());
     let mut take = |region: Product, denies: &[Product]| {
         let mut pieces = vec![region];
@@ -143,18 +144,11 @@ fn allowed(Lowered { rules, own_node }: Lowered, node: &[IpAddr]) -> Result<Vec<
         }
         Ok(())
     };
-    let end = rules.len();
-    for (at, rule) in rules.into_iter().enumerate() {
-        if own_node == Some(at) {
-            take((node.clone().into(), Services::Any), &denies)?;
-        }
+    for rule in rules {
         match rule.action {
             Action::Deny => denies.push((rule.peers, rule.services)),
             Action::Allow => take((rule.peers, rule.services), &denies)?,
         }
-    }
-    if own_node == Some(end) {
-        take((node.into(), Services::Any), &denies)?;
     }
     Ok(open)
 }

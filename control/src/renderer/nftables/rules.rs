@@ -11,6 +11,9 @@ use crate::origin::{Direction, Origins};
 /// Protocols with ports that the kernel tracks. A policy cannot name ports of other protocols.
 const WITH_PORTS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
 
+/// The protocols whose rules may name a type and a code, with their names in nft.
+const ICMP: [(u8, &str); 2] = [(protocol::ICMP, "icmp"), (protocol::ICMPV6, "icmpv6")];
+
 /// The kernel sets that represent an address set: suffix, type, whether it contains blocks, and whether it is IPv4.
 pub(super) const KINDS: [(&str, &str, bool, bool); 4] = [
     ("hosts4", "ipv4_addr", false, true),
@@ -32,9 +35,13 @@ pub(super) fn workload_chain(interface: &str, direction: Direction) -> String {
         Direction::Ingress => "to",
         Direction::Egress => "from",
     };
-    // Escapes characters that are invalid in a chain's name. Interface names contain no slash, so names stay unique.
-    let mut name = format!("{prefix}-");
-    for letter in interface.chars() {
+    format!("{prefix}-{}", escaped(interface))
+}
+
+/// Escapes characters that are invalid in a chain's name. The texts contain no slash, so names stay unique.
+fn escaped(text: &str) -> String {
+    let mut name = String::new();
+    for letter in text.chars() {
         if letter.is_ascii_alphanumeric() || "-._".contains(letter) {
             name.push(letter);
         } else {
@@ -53,7 +60,7 @@ fn tier_chain(list: ListId, tier: &Tier) -> String {
         Tier::Admin => "admin",
         Tier::NetworkPolicy => "policy",
         Tier::Baseline => "baseline",
-        Tier::Other(tier) => return format!("{}-tier-{}", list_chain(list), tier.name),
+        Tier::Other(tier) => return format!("{}-tier-{}", list_chain(list), escaped(&tier.name)),
     };
     format!("{}-{tier}", list_chain(list))
 }
@@ -87,7 +94,7 @@ pub(super) fn chains(list: &TieredList, direction: Direction, comment: impl Fn(&
         let rules = list.rules.iter().filter(|rule| rule.tier == *tier);
         Chain {
             name: tier_chain(list.id, tier),
-            comment: format!("{direction}, tier {}", tier.name()),
+            comment: super::comment::comment(format_args!("{direction}, tier {}", tier.name())),
             rules: rules.flat_map(|rule| rule_texts(rule, direction, &comment(rule))).collect(),
         }
     };
@@ -104,17 +111,14 @@ pub(super) fn counter(action: RuleAction, origin: OriginId) -> String {
     format!("{action}-{}", origin.0)
 }
 
-/// Returns the rules for a pod's connections to itself through a Service, which `matching` selects: the tiers of ClusterNetworkPolicy judge
-/// them, NetworkPolicy does not. See [`hairpin`](crate::renderer::hairpin).
+/// Returns the rules for a pod's connections to itself through a Service, which `matching` selects: the other tiers judge them,
+/// NetworkPolicy does not. See [`hairpin`](crate::renderer::hairpin).
 pub(super) fn hairpin(list: Option<&TieredList>, matching: &str) -> Vec<String> {
     let mut rules = Vec::new();
     if let Some(list) = list {
-        let tiers = tiers(list);
-        let is_isolated = tiers.contains(&&Tier::NetworkPolicy);
-        for tier in tiers {
-            if *tier == Tier::Admin || *tier == Tier::Baseline && !is_isolated {
-                rules.push(format!("{matching} jump {}", tier_chain(list.id, tier)));
-            }
+        // NetworkPolicy allows the connection where it isolates the pod, so later tiers do not decide.
+        for tier in tiers(list).into_iter().take_while(|tier| **tier != Tier::NetworkPolicy) {
+            rules.push(format!("{matching} jump {}", tier_chain(list.id, tier)));
         }
     }
     let own = counter(RuleAction::Accept, Origins::OWN_POD);
@@ -188,18 +192,77 @@ fn services(services: &Services) -> Vec<String> {
             continue;
         }
         let ranges: Vec<String> = ports.iter().map(port_range).collect();
+        for (number, name) in ICMP.into_iter().filter(|(number, _)| (first..=last).contains(number)) {
+            let matches = ports.iter().flat_map(|ports| icmp(name, *ports));
+            texts.extend(matches.map(|icmp| format!("meta l4proto {number} {icmp}")));
+        }
         for number in (first..=last).filter(|number| WITH_PORTS.contains(number)) {
             texts.push(format!("meta l4proto {number} ct reply proto-src {{ {} }} ", ranges.join(", ")));
         }
         // nft sees port 0 in packets without ports.
         if ports.iter().any(|ports| ports.first == 0) {
-            let others = (first..=last).filter(|number| !WITH_PORTS.contains(number));
+            let is_icmp = |number: &u8| ICMP.iter().any(|(icmp, _)| icmp == number);
+            let others = (first..=last).filter(|number| !WITH_PORTS.contains(number) && !is_icmp(number));
             texts.extend(others.map(|number| format!("meta l4proto {number} ")));
         }
     }
     texts
 }
 
+/// Formats matches of ICMP's types and codes, whose "ports" are the type times 256 plus the code: at most one for all codes of several types,
+/// and one for some codes of the first and of the last type.
+fn icmp(name: &str, PortRange { first, last }: PortRange) -> Vec<String> {
+    let range = |first: u16, last: u16| port_range(&PortRange { first, last });
+    let (types, codes) = ((first >> 8, last >> 8), (first & 0xff, last & 0xff));
+    let of = |kind: u16, first, last| format!("{name} type {kind} {name} code {} ", range(first, last));
+    if types.0 == types.1 && codes != (0, 0xff) {
+        return vec![of(types.0, codes.0, codes.1)];
+    }
+    let mut texts = Vec::new();
+    let whole_from = types.0 + u16::from(codes.0 > 0);
+    let whole_to = i32::from(types.1) - i32::from(codes.1 < 0xff);
+    if codes.0 > 0 {
+        texts.push(of(types.0, codes.0, 0xff));
+    }
+    if let Ok(whole_to) = u16::try_from(whole_to)
+        && whole_from <= whole_to
+    {
+        texts.push(format!("{name} type {} ", range(whole_from, whole_to)));
+    }
+    if codes.1 < 0xff {
+        texts.push(of(types.1, 0, codes.1));
+    }
+    texts
+}
+
 fn port_range(ports: &PortRange) -> String {
     if ports.first == ports.last { ports.first.to_string() } else { format!("{}-{}", ports.first, ports.last) }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_classifier::ServiceSet;
+
+    use super::*;
+
+    #[test]
+    fn types_and_codes_of_icmp_are_matched_and_nothing_else() {
+        let of = |number, first, last| {
+            let service = Service { protocols: (number, number), ports: PortRange { first, last } };
+            services(&ServiceSet::from_iter([service]).into())
+        };
+        assert_eq!(of(1, 0, u16::MAX), ["meta l4proto 1 "]);
+        assert_eq!(of(1, 0x0800, 0x08ff), ["meta l4proto 1 icmp type 8 "]);
+        assert_eq!(of(1, 0x0303, 0x0303), ["meta l4proto 1 icmp type 3 icmp code 3 "]);
+        assert_eq!(of(58, 0x8000, 0x81ff), ["meta l4proto 58 icmpv6 type 128-129 "]);
+        // The complement of type 0, code 1.
+        assert_eq!(of(1, 0, 0), ["meta l4proto 1 icmp type 0 icmp code 0 "]);
+        let rest = ["meta l4proto 1 icmp type 0 icmp code 2-255 ", "meta l4proto 1 icmp type 1-255 "];
+        assert_eq!(of(1, 2, u16::MAX), rest);
+        assert_eq!(
+            of(1, 0x0110, 0x0205),
+            ["meta l4proto 1 icmp type 1 icmp code 16-255 ", "meta l4proto 1 icmp type 2 icmp code 0-5 "]
+        );
+        assert_eq!(of(47, 0, 0), ["meta l4proto 47 "], "packets without ports have port 0");
+    }
 }

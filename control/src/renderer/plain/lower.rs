@@ -17,7 +17,7 @@
 use bulkhead_classifier::{Action, AddressSet, Addresses, NameSet, OriginId, ServiceSet, Services};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::PlainRule;
+use super::{OwnNodeRule, PlainRule};
 use crate::contract::{RuleAction, Tier};
 use crate::origin::{Direction, Origins};
 
@@ -28,17 +28,38 @@ pub(in crate::renderer) type Product = (Addresses, Services);
 /// preceding Pass rules with overlapping ports reach this limit.
 const MAX_PIECES: usize = 4_096;
 
-/// The Pass rules of a tier cut a rule into too many pieces.
+/// A rule cannot be translated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "Pass rules split a later rule of the {tier:?} tier into more than {MAX_PIECES}; use fewer Pass rules with \
-     overlapping ports"
-)]
-pub struct TooComplex {
-    /// The rule's tier.
-    pub tier: Tier,
-    /// The origin of the rule.
-    pub origin: OriginId,
+pub enum TooComplex {
+    /// The Pass rules of a tier cut a rule into too many pieces.
+    #[error(
+        "Pass rules split a later rule of the {} tier into more than {MAX_PIECES}; use fewer Pass rules with \
+         overlapping ports",
+        tier.name()
+    )]
+    Pieces {
+        /// The rule's tier.
+        tier: Tier,
+        /// The origin of the rule.
+        origin: OriginId,
+    },
+    /// A Pass rule names the pods' own nodes, whose addresses the later rules of the tier would have to omit.
+    #[error("a rule of the {} tier passes traffic with the pods' own nodes; accept or deny it instead", tier.name())]
+    PassOfOwnNode {
+        /// The rule's tier.
+        tier: Tier,
+        /// The origin of the rule.
+        origin: OriginId,
+    },
+}
+
+impl TooComplex {
+    /// Returns the origin of the rule that cannot be translated.
+    pub const fn origin(&self) -> OriginId {
+        match self {
+            Self::Pieces { origin, .. } | Self::PassOfOwnNode { origin, .. } => *origin,
+        }
+    }
 }
 
 /// A rule of a tier, with addresses.
@@ -59,46 +80,52 @@ pub(in crate::renderer) struct Tiered {
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::renderer) struct Lowered {
     pub(in crate::renderer) rules: Vec<PlainRule>,
-    /// Traffic with the pod's own node is allowed before the rule with this index. `None` if no rule allows it.
-    pub(in crate::renderer) own_node: Option<usize>,
+    /// The rules about the pod's own node, in order.
+    pub(in crate::renderer) own_node: Vec<OwnNodeRule>,
 }
 
 /// Translates one direction's rules, sorted by tier, to an ordered list without Pass. Allows traffic that no rule matches.
+///
+/// # Errors
+/// If Pass rules cut a rule into too many pieces, or pass traffic with the own node.
 pub(in crate::renderer) fn lower(
     rules: impl IntoIterator<Item = Tiered>,
     direction: Direction,
 ) -> Result<Lowered, TooComplex> {
-    let mut lowered = Lowered { rules: Vec::new(), own_node: None };
+    let mut lowered = Lowered { rules: Vec::new(), own_node: Vec::new() };
     let (mut tier, mut passed) = (None, Vec::<Product>::new());
     for Tiered { tier: of, peers, services, names, action, origin } in rules {
         debug_assert!(tier.as_ref() <= Some(&of), "rules come by tier");
         if tier.as_ref() != Some(&of) {
             (tier, passed) = (Some(of.clone()), Vec::new());
         }
-        let Some(peers) = peers else {
-            debug_assert!(action == RuleAction::Accept && services == Services::Any && passed.is_empty());
-            lowered.own_node = lowered.own_node.or(Some(lowered.rules.len()));
-            continue;
-        };
+        let is_own_node = peers.is_none();
+        let peers = peers.unwrap_or(Addresses::Any);
         let action = match action {
             RuleAction::Accept => Action::Allow,
             RuleAction::Deny => Action::Deny,
             // Only rules that accept name domains. A Pass by name would pass packets that it may not match, so it is ignored.
             RuleAction::Pass if names.is_some() => continue,
+            RuleAction::Pass if is_own_node => return Err(TooComplex::PassOfOwnNode { tier: of, origin }),
             RuleAction::Pass => {
                 passed.push((peers, services));
                 continue;
             }
         };
         let rule = |(peers, services)| PlainRule { peers, services, names: names.clone(), action, origin };
-        if passed.is_empty() {
+        if is_own_node {
+            let left = if passed.is_empty() { Some(vec![(peers, services)]) } else { cut((peers, services), &passed) };
+            let left = left.ok_or(TooComplex::Pieces { tier: of, origin })?;
+            let before = lowered.rules.len();
+            lowered.own_node.extend(left.into_iter().map(rule).map(|rule| OwnNodeRule { before, rule }));
+        } else if passed.is_empty() {
             let decides_everything = peers == Addresses::Any && services == Services::Any && names.is_none();
             lowered.rules.push(rule((peers, services)));
             if decides_everything {
                 return Ok(lowered);
             }
         } else {
-            let left = cut((peers, services), &passed).ok_or(TooComplex { tier: of, origin })?;
+            let left = cut((peers, services), &passed).ok_or(TooComplex::Pieces { tier: of, origin })?;
             lowered.rules.extend(left.into_iter().map(rule));
         }
     }

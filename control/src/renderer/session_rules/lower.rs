@@ -33,7 +33,7 @@ use super::{SessionMatch, SessionRule, SessionScope, SessionTransport};
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 use crate::renderer::contiv::tuple::{SixTuple, action_key, service_key};
-use crate::renderer::plain::{PlainList, PlainPod};
+use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
 
 /// The ports that session rules cover.
 const PORTS: PortRange = PortRange { first: 1, last: u16::MAX };
@@ -41,13 +41,16 @@ const PORTS: PortRange = PortRange { first: 1, last: u16::MAX };
 /// The node's pods, to find the origins of rules.
 pub(super) struct Ends<'a> {
     owners: BTreeMap<IpAddr, &'a PlainPod>,
-    own_node: AddressSet,
+    own_node: Arc<AddressSet>,
 }
 
 impl<'a> Ends<'a> {
     pub(super) fn new(pods: &'a BTreeMap<PodName, Arc<PlainPod>>, node_addresses: &[IpAddr]) -> Self {
         let owned = |pod: &'a Arc<PlainPod>| pod.addresses.iter().map(move |&address| (address, &**pod));
-        Self { owners: pods.values().flat_map(owned).collect(), own_node: node_addresses.iter().copied().collect() }
+        Self {
+            owners: pods.values().flat_map(owned).collect(),
+            own_node: Arc::new(node_addresses.iter().copied().collect()),
+        }
     }
 
     /// Converts a group of rules for a pod's outgoing traffic to table rules, each with its origin.
@@ -93,11 +96,11 @@ impl<'a> Ends<'a> {
         let Some(list) = list else { return vec![whole(Origins::not_isolated(direction))] };
         let mut parts = Vec::new();
         for (at, rule) in list.rules.iter().enumerate() {
-            if list.own_node == Some(at)
-                && group.action == Action::Allow
-                && let Some(peers) = meet(remote, &self.own_node.clone().into())
-            {
-                parts.push(Part { peers, services: services.clone(), origin: Origins::OWN_NODE });
+            let own = list.own_node.iter().filter(|own| own.before == at && own.rule.action == group.action);
+            for PlainRule { peers, services: of, origin, .. } in own.filter_map(|own| own.on(&self.own_node)) {
+                if let (Some(peers), Some(services)) = (meet(remote, &peers), common(&services, &of)) {
+                    parts.push(Part { peers, services, origin });
+                }
             }
             if rule.action != group.action {
                 continue;

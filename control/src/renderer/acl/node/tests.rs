@@ -28,7 +28,7 @@ fn list(revision: u64, allowed: &[(Addresses, u16)]) -> Arc<PlainList> {
     };
     let deny = PlainRule { peers: Addresses::Any, services: Services::Any, names: None, action: Action::Deny, origin };
     let rules = allowed.iter().map(rule).chain([deny]).collect();
-    Arc::new(PlainList { revision, previous: None, rules, own_node: None })
+    Arc::new(PlainList { revision, previous: None, rules, own_node: Vec::new() })
 }
 
 /// Returns a list that does not fit and differs from every other.
@@ -130,7 +130,7 @@ fn a_list_that_does_not_fit_is_not_followed_where_the_last_table_stays() {
     };
     // All pods have the same policy.
     let web = |revision, allowed: &[(Addresses, u16)]| {
-        let list = PlainList { revision, previous: None, rules: list(1, allowed).rules.clone(), own_node: None };
+        let list = PlainList { revision, previous: None, rules: list(1, allowed).rules.clone(), own_node: Vec::new() };
         pods(&[("web", "10.0.0.1", (Some(Arc::new(list)), None))])
     };
     let one = |at: u16| (Addresses::prefix(address(&format!("10.8.0.{at}")).into()), 90 + at);

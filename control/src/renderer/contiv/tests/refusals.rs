@@ -5,7 +5,7 @@ use ipnet::IpNet;
 
 use crate::object::Node;
 use crate::renderer::contiv::renderer::{Attempts, ContivRenderer, PublishedTuples};
-use crate::renderer::plain::{PlainList, PlainPod, PlainRule, PlainTransaction};
+use crate::renderer::plain::{OwnNodeRule, PlainList, PlainPod, PlainRule, PlainTransaction};
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn ingress(revision: u64, blocks: u8) -> Arc<PlainList> {
         revision,
         previous: None,
         rules: vec![rule(peers, Action::Allow), rule(Addresses::Any, Action::Deny)],
-        own_node: Some(0),
+        own_node: vec![OwnNodeRule::accept_first()],
     })
 }
 

@@ -30,13 +30,17 @@ impl Shape {
         let mut policies: BTreeMap<PolicyName, Vec<Allow>> = BTreeMap::new();
         for rule in &list.rules {
             match (&rule.tier, rule.action, origins.get(rule.origin)) {
-                (Tier::NetworkPolicy, RuleAction::Accept, _) if rule.peers == Peers::OwnNode => {}
+                (Tier::NetworkPolicy, RuleAction::Accept, Some(Origin::OwnNode)) => {}
                 (Tier::NetworkPolicy, RuleAction::Accept, Some(Origin::Policy { policy, rule: at, .. })) => {
                     let (peers, services) = (rule.peers.clone(), rule.services.clone());
                     policies.entry(policy.clone()).or_default().push(Allow { rule: *at, peers, services });
                 }
                 // The end of the list. A policy that isolates and allows nothing also has a group, without rules.
-                (Tier::NetworkPolicy, RuleAction::Deny, Some(Origin::Isolation { policies: isolating, .. })) => {
+                (
+                    Tier::NetworkPolicy,
+                    RuleAction::Deny,
+                    Some(Origin::Isolation { policies: isolating, others, .. }),
+                ) if others.is_empty() => {
                     for policy in isolating.iter() {
                         policies.entry(policy.clone()).or_default();
                     }

@@ -27,7 +27,7 @@ const TRAFFIC: [(u8, u16); 6] = [
     (protocol::ICMP, 0),
 ];
 
-/// The address of the own node, which is in no set.
+/// The address of the own node.
 const NODE: u32 = 5;
 
 fn peers(members: &[u32]) -> Addresses {
@@ -68,10 +68,8 @@ fn truth(rules: &[Tiered], at: u32, traffic: (u8, u16)) -> (Action, OriginId, De
 }
 
 fn lowered(lowered: &Lowered, at: u32, (number, port): (u8, u16)) -> (Action, OriginId) {
-    for (position, rule) in lowered.rules.iter().enumerate() {
-        if lowered.own_node == Some(position) && at == NODE {
-            return (Action::Allow, Origins::OWN_NODE);
-        }
+    let node = Arc::new(AddressSet::from_iter([address(NODE)]));
+    for rule in crate::renderer::plain::on_node(&lowered.rules, &lowered.own_node, &node) {
         if rule.peers.contains(address(at)) && rule.services.contains(number, port) {
             return (rule.action, rule.origin);
         }
@@ -81,9 +79,9 @@ fn lowered(lowered: &Lowered, at: u32, (number, port): (u8, u16)) -> (Action, Or
 
 fn any_rules() -> impl Strategy<Value = Vec<Tiered>> {
     let addresses = prop_oneof![
-        1 => Just(Addresses::Any),
-        5 => prop::collection::vec((0..ADDRESSES).prop_filter("the node is no peer", |at| *at != NODE), 1..5)
-            .prop_map(|members| peers(&members)),
+        1 => Just(Some(Addresses::Any)),
+        1 => Just(None),
+        5 => prop::collection::vec(0..ADDRESSES, 1..5).prop_map(|members| Some(peers(&members))),
     ];
     let services = prop_oneof![
         2 => Just(Services::Any),
@@ -94,12 +92,16 @@ fn any_rules() -> impl Strategy<Value = Vec<Tiered>> {
     let of_tier = move |tier: Tier| {
         let one = (addresses.clone(), services.clone(), action.clone());
         prop::collection::vec(one, 0..6).prop_map(move |rules| {
-            let rule = |(peers, services, action)| rule(tier.clone(), Some(peers), services, action, 0);
+            let rule = |(peers, services, action): (Option<Addresses>, _, _)| {
+                // A Pass of the own node is refused.
+                let peers = if action == RuleAction::Pass { peers.or(Some(Addresses::Any)) } else { peers };
+                rule(tier.clone(), peers, services, action, 0)
+            };
             rules.into_iter().map(rule).collect::<Vec<_>>()
         })
     };
     let policies = (any::<bool>(), of_tier(Tier::NetworkPolicy)).prop_map(|(isolated, rules)| {
-        let own = rule(Tier::NetworkPolicy, None, Services::Any, RuleAction::Accept, Origins::OWN_NODE.0);
+        let own = rule(Tier::NetworkPolicy, None, Services::Any, RuleAction::Accept, 0);
         let rest = rule(Tier::NetworkPolicy, Some(Addresses::Any), Services::Any, RuleAction::Deny, 0);
         let accepts = rules.into_iter().map(|rule| Tiered { action: RuleAction::Accept, ..rule });
         let all: Vec<_> = [own].into_iter().chain(accepts).chain([rest]).collect();
@@ -107,10 +109,7 @@ fn any_rules() -> impl Strategy<Value = Vec<Tiered>> {
     });
     (of_tier(Tier::Admin), policies, of_tier(Tier::Baseline)).prop_map(|(admin, policies, baseline)| {
         let numbered = admin.into_iter().chain(policies).chain(baseline).zip(10..);
-        let number = |(rule, at): (Tiered, u32)| match rule.peers {
-            None => rule,
-            Some(_) => Tiered { origin: OriginId(at), ..rule },
-        };
+        let number = |(rule, at): (Tiered, u32)| Tiered { origin: OriginId(at), ..rule };
         numbered.map(number).collect()
     })
 }
@@ -180,11 +179,23 @@ fn network_policy_alone_is_lowered_to_itself_with_the_same_sets() {
         sets.iter().map(|set| rule(Tier::NetworkPolicy, Some(set.clone()), Services::Any, RuleAction::Accept, 7));
     let rest = rule(Tier::NetworkPolicy, Some(Addresses::Any), Services::Any, RuleAction::Deny, 8);
     let list = lower([own].into_iter().chain(accepts).chain([rest]), Direction::Egress).unwrap();
-    assert_eq!((list.own_node, list.rules.len()), (Some(0), 3), "nothing is asked behind the deny");
+    let own: Vec<_> = list.own_node.iter().map(|own| (own.before, own.rule.action)).collect();
+    assert_eq!((&*own, list.rules.len()), (&[(0, Action::Allow)][..], 3), "nothing is asked behind the deny");
     for (set, rule) in sets.iter().zip(&list.rules) {
         let (Addresses::Set(set), Addresses::Set(lowered)) = (set, &rule.peers) else { panic!("{rule:?}") };
         assert!(Arc::ptr_eq(set, lowered));
     }
+}
+
+#[test]
+fn a_pass_of_the_own_node_is_refused_and_named() {
+    let pass = rule(Tier::Admin, None, Services::Any, RuleAction::Pass, 5);
+    let refused = lower([pass], Direction::Egress).unwrap_err();
+    assert_eq!(
+        (&refused, refused.origin()),
+        (&TooComplex::PassOfOwnNode { tier: Tier::Admin, origin: OriginId(5) }, OriginId(5))
+    );
+    assert!(refused.to_string().contains("Admin tier"), "{refused}");
 }
 
 #[test]
@@ -203,5 +214,5 @@ fn what_would_become_too_many_rules_is_refused_and_names_the_rule() {
     });
     let deny = rule(Tier::Admin, Some(Addresses::Any), Services::Any, RuleAction::Deny, 99);
     let refused = lower(passes.chain([deny]), Direction::Ingress).unwrap_err();
-    assert_eq!(refused, TooComplex { tier: Tier::Admin, origin: OriginId(99) });
+    assert_eq!(refused, TooComplex::Pieces { tier: Tier::Admin, origin: OriginId(99) });
 }

@@ -27,8 +27,8 @@ use crate::object::{ClusterPolicyName, Order, Pod, PolicyName, PolicyVersion, Tr
 use crate::origin::{Direction, Origin, Origins};
 use crate::processor::{CompiledPolicy, Match, Revision};
 
-/// The input of a list: direction, whether a policy of another product selects the pod, revisions of the policies, and the pod's numbers for
-/// their port names.
+/// The input of a list: direction, whether a policy of another product selects the pod, revisions of the policies, and the pod's numbers
+/// for their port names.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct ListKey {
     direction: Direction,

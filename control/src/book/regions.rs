@@ -78,8 +78,8 @@ impl RegionSet {
         std::iter::once((SetKey::Region(region.clone()), self.derived.set)).chain(named).collect()
     }
 
-    /// Drops the sets without users, and those of numbers that no pod has: `has` returns whether a pod has a number of a name. Returns whether
-    /// a policy uses the region.
+    /// Drops the sets without users, and those of numbers that no pod has: `has` returns whether a pod has a number of a name. Returns
+    /// whether a policy uses the region.
     pub(super) fn sweep(&mut self, has: impl Fn(&PortName, u16) -> bool, sweep: &mut Sweep<'_>) -> bool {
         let in_use = !self.users.is_empty();
         self.named.retain(|name, NamedInRegion { users, numbers }| {
@@ -107,8 +107,8 @@ impl AddressBook {
         self.regions.get(region).expect("a policy's regions are made before it is compiled").derived.set
     }
 
-    /// Returns the numbers that a port name has on any pod, each with the set of the region's addresses that have it. Panics if no policy uses
-    /// the name in the region.
+    /// Returns the numbers that a port name has on any pod, each with the set of the region's addresses that have it. Panics if no policy
+    /// uses the name in the region.
     pub(crate) fn named_in_region(&self, region: &Arc<Region>, name: &PortName) -> impl Iterator<Item = (u16, SetId)> {
         let named = self.regions.get(region).and_then(|region| region.named.get(name));
         let named = named.expect("a policy that uses a port name keeps it alive");

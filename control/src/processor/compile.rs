@@ -208,7 +208,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Returns the matches of a cluster policy's rules. `None` without rules, unless the policy isolates: it does not concern the direction.
+    /// Returns the matches of a cluster policy's rules. `None` if the policy has no rules and does not isolate: it does not concern the
+    /// direction.
     fn cluster_matches(&self, direction: Direction, rules: &[ClusterRule], isolates: Isolation) -> Option<Vec<Match>> {
         let mut all = Vec::new();
         for (at, rule) in rules.iter().enumerate() {

@@ -13,6 +13,7 @@
 
 mod kept;
 mod lower;
+mod own_node;
 mod parts;
 mod shared;
 
@@ -26,6 +27,7 @@ use bulkhead_classifier::{Action, AddressSet, Addresses, NameSet, OriginId, Part
 use self::kept::Kept;
 pub use self::lower::TooComplex;
 pub(super) use self::lower::{Lowered, Product, Tiered, lower, subtract};
+pub(crate) use self::own_node::{OwnNodeRule, on_node};
 #[cfg(test)]
 pub(crate) use self::parts::PART;
 use self::parts::{Parts, join};
@@ -33,7 +35,7 @@ use self::shared::Shared;
 use super::hairpin;
 use crate::contract::{Endpoint, ListId, Peers, SetDelta, SetId, TieredList, Transaction};
 use crate::object::{Node, PodName};
-use crate::origin::{Direction, Origins};
+use crate::origin::Direction;
 
 /// A rule of a pod: the action for traffic with these peers over these protocols and ports.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -60,55 +62,6 @@ pub(crate) struct PlainList {
     pub(crate) rules: Vec<PlainRule>,
     /// The rules about the pod's own node, in order.
     pub(crate) own_node: Vec<OwnNodeRule>,
-}
-
-/// A rule about the pod's own node. Pods of different nodes share lists, so the list does not have the node's addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OwnNodeRule {
-    /// The index in [`PlainList::rules`] of the rule before which this rule is evaluated.
-    pub(crate) before: usize,
-    /// The rule. Applies to those of its peers that are addresses of the node.
-    pub(crate) rule: PlainRule,
-}
-
-impl OwnNodeRule {
-    /// Returns the rule for pods of the node with these addresses. `None` if it applies to none of them.
-    pub(crate) fn on(&self, node: &Arc<AddressSet>) -> Option<PlainRule> {
-        let addresses = match self.rule.peers.members() {
-            None => node.clone(),
-            Some(peers) => Arc::new(peers.intersect(node)),
-        };
-        (!addresses.is_empty()).then(|| PlainRule { peers: Addresses::Set(addresses), ..self.rule.clone() })
-    }
-
-    /// Returns the rule of NetworkPolicy: it accepts everything before all other rules.
-    #[cfg(test)]
-    pub(crate) fn accept_first() -> Self {
-        let (peers, services, names) = (Addresses::Any, Services::Any, None);
-        let rule = PlainRule { peers, services, names, action: Action::Allow, origin: Origins::OWN_NODE };
-        Self { before: 0, rule }
-    }
-
-    /// Whether this is the rule of NetworkPolicy: it accepts everything before all other rules.
-    fn is_first_accept(&self) -> bool {
-        let PlainRule { peers, services, action, origin, names: _ } = &self.rule;
-        let accepts_everything = (peers, services, *action) == (&Addresses::Any, &Services::Any, Action::Allow);
-        self.before == 0 && accepts_everything && *origin == Origins::OWN_NODE
-    }
-}
-
-/// Returns an ordered list with the rules about the own node at their places, as rules for pods of the node with these addresses.
-pub(crate) fn on_node(rules: &[PlainRule], own_node: &[OwnNodeRule], node: &Arc<AddressSet>) -> Vec<PlainRule> {
-    let mut own = own_node.iter().peekable();
-    let mut all = Vec::with_capacity(rules.len() + own_node.len());
-    for (at, rule) in rules.iter().enumerate() {
-        while let Some(own) = own.next_if(|own| own.before <= at) {
-            all.extend(own.on(node));
-        }
-        all.push(rule.clone());
-    }
-    all.extend(own.filter_map(|own| own.on(node)));
-    all
 }
 
 impl PlainRule {

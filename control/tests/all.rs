@@ -15,6 +15,7 @@ mod audit;
 mod bad_input;
 mod cluster_policy;
 mod contiv_scenarios;
+mod foreign;
 mod identity;
 mod known_answers;
 mod neutron;

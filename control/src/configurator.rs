@@ -140,7 +140,7 @@ fn place(
     match &policy.rank {
         Some(rank) => (rank.tier.clone(), rank.order, Cow::Borrowed(&*rank.tie), Some(&rank.name), name),
         None => {
-            let tie = || format!("knp.default.{}/{}/NetworkPolicy", name.name, name.namespace).into();
+            let tie = || format!("{}/{}/KubernetesNetworkPolicy", name.name, name.namespace).into();
             let tie = if has_ties { tie() } else { Cow::Borrowed("") };
             (Tier::NetworkPolicy, Order::NETWORK_POLICY, tie, None, name)
         }

@@ -137,7 +137,7 @@ impl Asked<'_> {
         }
         let order = bulkhead_control::object::Order::NETWORK_POLICY;
         for (policy, rule) in allowing {
-            let tie = format!("knp.default.{}/{}/NetworkPolicy", policy.name, policy.namespace);
+            let tie = format!("{}/{}/KubernetesNetworkPolicy", policy.name, policy.namespace);
             entries.push((true, order, tie, Entry::Kubernetes(policy, *rule)));
         }
         // NetworkPolicies stand before ranked policies of the same text; these by their names.

@@ -52,9 +52,9 @@ fn a_networkpolicy_stands_between_two_policies_by_order_and_among_equals_by_the_
         ("z", Order::of(999.0), "deny"),
         ("a", Order::of(1_001.0), "x/m"),
         ("a", Order::LAST, "x/m"),
-        ("knp.default.l", Order::NETWORK_POLICY, "deny"),
-        ("knp.default.m", Order::NETWORK_POLICY, "deny"),
-        ("knp.default.n", Order::NETWORK_POLICY, "x/m"),
+        ("l", Order::NETWORK_POLICY, "deny"),
+        ("m", Order::NETWORK_POLICY, "deny"),
+        ("n", Order::NETWORK_POLICY, "x/m"),
     ] {
         let (action, origin) = decider([own(), deny(text, order).into()]);
         let expected = if first == "x/m" {

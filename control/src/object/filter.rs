@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{NAMESPACE_NAME_LABEL, Namespace, Pod};
-use crate::selector::{Requirement, Selector};
+use crate::selector::{Condition, Requirement, Selector};
 
 /// A condition on a pod, its namespace and its service account.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -23,8 +23,8 @@ pub enum Filter {
     NamespaceLabel(Requirement),
     /// The pod is in one of these namespaces.
     Namespaces(Vec<Arc<str>>),
-    /// The pod's service account has one of these names, in whatever namespace.
-    ServiceAccounts(Vec<Arc<str>>),
+    /// The name of the pod's service account.
+    ServiceAccount(Condition),
 }
 
 impl Filter {
@@ -52,7 +52,7 @@ impl Filter {
                 None => None,
             },
             Self::Namespaces(names) => Some(names.contains(&pod.name.namespace)),
-            Self::ServiceAccounts(names) => Some(names.iter().any(|name| **name == *pod.service_account_name())),
+            Self::ServiceAccount(condition) => Some(condition.holds(Some(&pod.service_account_name().into()))),
         }
     }
 
@@ -62,7 +62,7 @@ impl Filter {
             Self::All(filters) | Self::Any(filters) => filters.iter().any(Self::has_namespace_labels),
             Self::Not(filter) => filter.has_namespace_labels(),
             Self::NamespaceLabel(_) => true,
-            Self::Label(_) | Self::Namespaces(_) | Self::ServiceAccounts(_) => false,
+            Self::Label(_) | Self::Namespaces(_) | Self::ServiceAccount(_) => false,
         }
     }
 }
@@ -105,7 +105,10 @@ impl fmt::Display for Filter {
             Self::Label(requirement) => write!(f, "{}", Selector::new([requirement.clone()])),
             Self::NamespaceLabel(requirement) => write!(f, "namespace({})", Selector::new([requirement.clone()])),
             Self::Namespaces(names) => write!(f, "namespace in ({})", names.join(",")),
-            Self::ServiceAccounts(names) => write!(f, "service account in ({})", names.join(",")),
+            Self::ServiceAccount(condition) => {
+                let requirement = Requirement { key: "service account".into(), condition: condition.clone() };
+                write!(f, "{}", Selector::new([requirement]))
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use bulkhead_control::filter::Filter;
 use bulkhead_control::object::{Labels, Pod};
+use bulkhead_control::selector::Requirement;
 
 use super::{State, meets};
 
@@ -27,9 +28,10 @@ pub(super) fn certainty(state: &State, filter: &Filter, pod: &Pod) -> (bool, boo
             None => (false, false),
         },
         Filter::Namespaces(names) => known(names.contains(&pod.name.namespace)),
-        Filter::ServiceAccounts(names) => {
-            let own = pod.service_account.clone().unwrap_or_else(|| "default".into());
-            known(names.contains(&own))
+        Filter::ServiceAccount(condition) => {
+            let requirement = Requirement { key: "name".into(), condition: condition.clone() };
+            let name = pod.service_account.clone().unwrap_or_else(|| "default".into());
+            known(meets(&requirement, &Labels::from([(requirement.key.clone(), name)])))
         }
     }
 }

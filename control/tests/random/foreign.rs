@@ -122,7 +122,9 @@ fn filter(rng: &mut Rng, depth: usize) -> Filter {
         0 | 1 => Filter::Label(label(rng, POD_LABELS)),
         2 => Filter::NamespaceLabel(label(rng, SCOPE_LABELS)),
         3 => Filter::Namespaces((0..1 + rng.below(2)).map(|_| text(rng.pick(&NAMESPACES))).collect()),
-        4 => Filter::ServiceAccounts((0..1 + rng.below(2)).map(|_| text(rng.pick(&SERVICE_ACCOUNTS))).collect()),
+        4 => Filter::ServiceAccount(Condition::In(
+            (0..1 + rng.below(2)).map(|_| text(rng.pick(&SERVICE_ACCOUNTS))).collect(),
+        )),
         5 => Filter::All(several(rng)),
         6 => Filter::Any(several(rng)),
         _ => Filter::Not(Box::new(filter(rng, depth - 1))),

@@ -60,10 +60,7 @@ fn prefixed(part: &Selector, prefix: &str) -> Selector {
 /// Returns the kinds of objects on which the selected pods depend.
 pub(super) fn needs(selector: &Selector) -> Needs {
     let is_of_account = |part: &Selector| match part {
-        Selector::Label(Requirement { key, condition }) => {
-            key.strip_prefix(OF_ACCOUNT).is_some_and(|key| key != NAME)
-                || (names_account(key) && lists(condition).is_none())
-        }
+        Selector::Label(requirement) => requirement.key.strip_prefix(OF_ACCOUNT).is_some_and(|key| key != NAME),
         _ => false,
     };
     if selector.any(&is_of_account) { Needs::SERVICE_ACCOUNTS } else { Needs::NOTHING }
@@ -181,7 +178,7 @@ fn of_label(requirement: &Requirement, is_negated: bool, surroundings: &Surround
         return not(condition.holds(Some(&"k8s".into())));
     }
     if names_account(key) {
-        return of_account_name(condition, is_negated, surroundings);
+        return of_account_name(condition, is_negated);
     }
     if let Some(key) = key.strip_prefix(OF_ACCOUNT) {
         return negated(of_account(key, condition, surroundings), is_negated);
@@ -232,32 +229,13 @@ fn names_account(key: &str) -> bool {
     key == SERVICE_ACCOUNT || key.strip_prefix(OF_ACCOUNT) == Some(NAME)
 }
 
-/// Returns the values that the condition lists, and whether the label must have one of them. `None` if the condition is not a list.
-fn lists(condition: &Condition) -> Option<(&[Arc<str>], bool)> {
+/// Returns the condition on the name of a pod's service account, or the opposite one. Every pod has a service account.
+fn of_account_name(condition: &Condition, is_negated: bool) -> Filter {
     match condition {
-        Condition::In(values) => Some((values, true)),
-        Condition::NotIn(values) => Some((values, false)),
-        // Every pod has a service account.
-        Condition::Exists => Some((&[], false)),
-        Condition::DoesNotExist => Some((&[], true)),
-        Condition::Contains(_) | Condition::StartsWith(_) | Condition::EndsWith(_) => None,
+        Condition::Exists => constant(!is_negated),
+        Condition::DoesNotExist => constant(is_negated),
+        condition => negated(Filter::ServiceAccount(condition.clone()), is_negated),
     }
-}
-
-/// Returns the condition on the name of a pod's service account.
-fn of_account_name(condition: &Condition, is_negated: bool, surroundings: &Surroundings) -> Filter {
-    let named = |names: Vec<Arc<str>>| match names.is_empty() {
-        true => constant(false),
-        false => Filter::ServiceAccounts(names),
-    };
-    if let Some((names, is_one_of)) = lists(condition) {
-        return negated(named(names.to_vec()), is_one_of == is_negated);
-    }
-    let known = surroundings.service_accounts.keys().map(|account| &account.name);
-    let mut names: Vec<_> = known.filter(|name| condition.holds(Some(name))).cloned().collect();
-    names.sort_unstable();
-    names.dedup();
-    negated(named(names), is_negated)
 }
 
 /// Returns the condition that a label of a pod's service account meets a condition. A service account without an object has no labels.
@@ -270,7 +248,7 @@ fn of_account(key: &str, condition: &Condition, surroundings: &Surroundings) -> 
         }
     }
     let of = |(namespace, names): (&Arc<str>, Vec<Arc<str>>)| {
-        Filter::All(vec![Filter::Namespaces(vec![Arc::clone(namespace)]), Filter::ServiceAccounts(names)])
+        Filter::All(vec![Filter::Namespaces(vec![Arc::clone(namespace)]), Filter::ServiceAccount(Condition::In(names))])
     };
     negated(any(others.into_iter().map(of).collect()), holds_without)
 }

@@ -220,9 +220,10 @@ fn the_service_account_is_a_label_of_pods() {
             other => panic!("{other:?}"),
         })
     };
-    let accounts = Filter::ServiceAccounts(vec!["a".into(), "b".into()]);
-    assert_eq!(expression("operator: In, values: [a, b]"), Some(Some(accounts.clone())));
-    assert_eq!(expression("operator: NotIn, values: [a, b]"), Some(Some(Filter::Not(Box::new(accounts)))));
+    let accounts = || vec!["a".into(), "b".into()];
+    let of = |condition| Some(Some(Filter::ServiceAccount(condition)));
+    assert_eq!(expression("operator: In, values: [a, b]"), of(Condition::In(accounts())));
+    assert_eq!(expression("operator: NotIn, values: [a, b]"), of(Condition::NotIn(accounts())));
     assert_eq!(expression("operator: Exists"), Some(None));
     assert_eq!(expression("operator: DoesNotExist"), None, "every pod has one, so the rule matches nobody");
 }

@@ -157,11 +157,10 @@ impl Reader<'_> {
                 all.namespaces.push(Requirement { key: key.into(), condition });
             }
             Key::ServiceAccount => match condition {
-                Condition::In(names) => all.accounts.push(Filter::ServiceAccounts(names)),
-                Condition::NotIn(names) => all.accounts.push(Filter::Not(Box::new(Filter::ServiceAccounts(names)))),
                 // Every pod has a service account.
+                Condition::Exists => {}
                 Condition::DoesNotExist => all.is_impossible = true,
-                _ => {}
+                condition => all.accounts.push(Filter::ServiceAccount(condition)),
             },
             Key::Cluster => match condition {
                 Condition::Exists => {}

@@ -2,6 +2,7 @@
 //!
 //! Evaluates no connection: `explain` does that.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -12,8 +13,8 @@ use anyhow::bail;
 use bulkhead_classifier::protocol;
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{
-    ClusterPolicy, Enforcement, IpBlock, Labels, NamespaceScope, Peer, Pod, PodPeer, Policy, PolicyPort, PolicyRule,
-    PolicyVersion, Position, Tier,
+    ClusterPolicy, ClusterRule, Enforcement, IpBlock, Labels, NamespaceScope, Peer, Pod, PodPeer, Policy, PolicyPort,
+    PolicyRule, PolicyVersion, Position, Tier,
 };
 use bulkhead_control::origin::Direction;
 use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
@@ -168,19 +169,25 @@ fn side(pipeline: &Pipeline, places: &Places<'_>, pod: &Pod, direction: Directio
     around.retain(|policy| cache.is_selected(&policy.subject, pod));
     around.sort_by(|one, other| one.rank.cmp(&other.rank));
     let is_audited = |policy: AuditedPolicy| pipeline.enforcement_of(&policy) == Some(Enforcement::Audit);
-    let of_tier = |tier| around.iter().filter(move |policy| policy.rank.tier == tier);
+    let of_tiers = |place| around.iter().filter(move |policy| policy.rank.tier.cmp(&Tier::NetworkPolicy) == place);
     let cluster = |policy: &ClusterPolicy| {
         let not_enforced = is_audited(AuditedPolicy::Cluster(policy.rank.name.clone()));
         cluster(places, policy, direction).map(|selecting| Selecting { not_enforced, ..selecting })
     };
-    side.policies.extend(of_tier(Tier::Admin).filter_map(|policy| cluster(policy)));
+    side.policies.extend(of_tiers(Ordering::Less).filter_map(|policy| cluster(policy)));
+    side.policies.extend(of_tiers(Ordering::Equal).filter_map(|policy| cluster(policy)));
+    side.isolated = around.iter().any(|policy| {
+        policy.isolates.of(direction)
+            && policy.rank.tier == Tier::NetworkPolicy
+            && !is_audited(AuditedPolicy::Cluster(policy.rank.name.clone()))
+    });
     for policy in cache.policies_in(&pod.name.namespace).filter(|policy| policy.subject.matches(&pod.labels)) {
         let Some(selecting) = own(places, policy, pod, direction) else { continue };
         let not_enforced = is_audited(AuditedPolicy::Namespaced(policy.name.clone()));
         side.isolated |= policy.version != PolicyVersion::V1beta1 && !not_enforced;
         side.policies.push(Selecting { not_enforced, ..selecting });
     }
-    side.policies.extend(of_tier(Tier::Baseline).filter_map(|policy| cluster(policy)));
+    side.policies.extend(of_tiers(Ordering::Greater).filter_map(|policy| cluster(policy)));
     side
 }
 
@@ -190,7 +197,7 @@ fn own(places: &Places<'_>, policy: &Policy, pod: &Pod, direction: Direction) ->
         Direction::Ingress => policy.ingress.as_ref()?,
         Direction::Egress => policy.egress.as_ref()?,
     };
-    let line = |at| places.of_rule(policy.position.as_ref()?, direction, at);
+    let line = |at| places.of_rule(policy.position.as_ref()?, format!("spec.{direction}[{at}]"));
     let rule = |(at, rule): (usize, &PolicyRule)| told(at, "Accept", rule, line(at), direction, Some(pod));
     Some(Selecting {
         policy: policy.name.to_string(),
@@ -209,12 +216,14 @@ fn cluster(places: &Places<'_>, policy: &ClusterPolicy, direction: Direction) ->
         Direction::Ingress => &policy.ingress,
         Direction::Egress => &policy.egress,
     };
-    let line = |at| places.of_rule(policy.position.as_ref()?, direction, at);
-    let rules: Vec<Rule> = (0..)
-        .zip(rules)
-        .map(|(at, rule)| told(at, rule.action.name(), &rule.traffic, line(at), direction, None))
-        .collect();
-    (!rules.is_empty()).then(|| Selecting {
+    let rule = |(at, rule): (usize, &ClusterRule)| {
+        let at = rule.at.unwrap_or(at);
+        let path = policy.rank.name.rule_path(direction, at, rule.name.as_deref());
+        let line = policy.position.as_ref().and_then(|position| places.of_rule(position, path));
+        told(at, rule.action.name(), &rule.traffic, line, direction, None)
+    };
+    let rules: Vec<Rule> = rules.iter().enumerate().map(rule).collect();
+    (!rules.is_empty() || policy.isolates.of(direction)).then(|| Selecting {
         policy: policy.rank.name.to_string(),
         tier: policy.rank.tier.name().to_owned(),
         selects: pods_in(&policy.subject),

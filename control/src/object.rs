@@ -3,6 +3,7 @@
 //! The policy sources validate objects when they create them. No later stage checks them again.
 
 mod cluster_policy;
+mod direction;
 pub mod filter;
 pub mod foreign;
 mod pod;
@@ -21,6 +22,7 @@ pub use self::cluster_policy::{
     ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ClusterRule, Isolation, Order, OtherTier, Rank, RuleAction,
     Tier,
 };
+pub use self::direction::Direction;
 use self::filter::Filter;
 use self::foreign::ForeignObject;
 pub use self::pod::{ContainerPort, HostPort, Lifetime, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid};

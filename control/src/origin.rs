@@ -6,40 +6,8 @@ use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
 
+pub use crate::object::Direction;
 use crate::object::{ClusterPolicyName, PolicyName, Tier};
-
-/// The direction of traffic from the pod's point of view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Direction {
-    /// Towards the pod.
-    Ingress,
-    /// From the pod.
-    Egress,
-}
-
-impl Direction {
-    /// Returns the direction's name: `ingress` or `egress`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ingress => "ingress",
-            Self::Egress => "egress",
-        }
-    }
-
-    /// Returns the direction of the same traffic at its other end.
-    pub const fn opposite(self) -> Self {
-        match self {
-            Self::Ingress => Self::Egress,
-            Self::Egress => Self::Ingress,
-        }
-    }
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// The reason why a rule is in a table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -101,8 +69,12 @@ impl fmt::Display for Origin {
         match self {
             Self::Policy { policy, direction, rule } => write!(f, "{policy} {direction}[{rule}]"),
             Self::ClusterPolicy { tier, policy, direction, rule, rule_name, then } => {
-                write!(f, "{} tier, {policy} {direction}[{rule}]", tier.name())?;
-                rule_name.as_ref().map_or(Ok(()), |name| write!(f, " ({name})"))?;
+                write!(f, "{} tier, {policy} ", tier.name())?;
+                match rule_name {
+                    Some(path) if policy.kind.is_cilium() => write!(f, "{path}")?,
+                    Some(name) => write!(f, "{direction}[{rule}] ({name})")?,
+                    None => write!(f, "{direction}[{rule}]")?,
+                }
                 then.as_ref().map_or(Ok(()), |then| write!(f, ", then {then}"))
             }
             Self::Isolation { tier, policies, others, direction } => {

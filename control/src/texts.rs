@@ -39,10 +39,14 @@ impl Texts {
     }
 
     fn share_pod(&mut self, pod: &mut Pod) {
-        let Pod { name, labels, node, ports, .. } = pod;
+        let Pod { name, labels, node, service_account, ports, .. } = pod;
         self.one(&mut name.namespace);
-        node.iter_mut().for_each(|node| self.one(node));
+        node.iter_mut().chain(service_account).for_each(|text| self.one(text));
         ports.iter_mut().for_each(|port| self.one(&mut port.name));
+        self.share_labels(labels);
+    }
+
+    fn share_labels(&mut self, labels: &mut Labels) {
         let shared = std::mem::take(labels).into_iter().map(|(mut key, mut value)| {
             self.one(&mut key);
             self.one(&mut value);
@@ -52,10 +56,12 @@ impl Texts {
     }
 
     fn share_service(&mut self, service: &mut ClusterService) {
-        let ClusterService { name, ports, .. } = service;
+        let ClusterService { name, labels, selector, ports, .. } = service;
         self.one(&mut name.namespace);
         // The Service's slices contain its name.
         self.one(&mut name.name);
+        self.share_labels(labels);
+        self.share_labels(selector);
         ports.iter_mut().for_each(|port| self.one(&mut port.name));
     }
 

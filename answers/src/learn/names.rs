@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::cache::Cache;
-use bulkhead_control::object::{PodName, Order, Tier, Transport};
+use bulkhead_control::object::{Order, PodName, Tier, Transport};
 use bulkhead_control::origin::Direction;
 use bulkhead_control::renderer::mirror::Mirror;
 

@@ -201,14 +201,10 @@ fn decider(pipeline: &Pipeline, origin: OriginId) -> Option<Decider<'_>> {
             is_cluster: false,
             is_isolation: false,
         },
-        Origin::ClusterPolicy { policy, direction, rule, .. } => {
+        Origin::ClusterPolicy { policy, direction, rule, rule_name, .. } => {
             let position = cache.cluster_policies().get(policy).and_then(|policy| policy.position.as_ref());
-            Decider {
-                at: vec![At { text: text.clone(), position, path: format!("spec.{direction}[{rule}]") }],
-                text,
-                is_cluster: true,
-                is_isolation: false,
-            }
+            let path = policy.rule_path(*direction, *rule, rule_name.as_deref());
+            Decider { at: vec![At { text: text.clone(), position, path }], text, is_cluster: true, is_isolation: false }
         }
         Origin::Isolation { policies, others, .. } => Decider {
             at: policies

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bulkhead_classifier::OriginId;
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{
-    IpBlock, NamespaceScope, Peer, Pod, PodPeer, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Position,
-    RuleAction, Tier,
+    ClusterPolicyName, IpBlock, NamespaceScope, Peer, Pod, PodPeer, PolicyName, PolicyPort, PolicyRule, PolicyVersion,
+    Position, RuleAction, Tier,
 };
 use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_control::pipeline::Pipeline;
@@ -39,6 +39,8 @@ pub(super) struct Rule<'a> {
     pub(super) direction: Direction,
     /// Index of the rule in the policy's list for its direction, from 0.
     pub(super) at: usize,
+    /// The policy's name and the rule's name. `None` for a NetworkPolicy.
+    ranked: Option<(&'a ClusterPolicyName, Option<&'a str>)>,
     pub(super) action: RuleAction,
     pub(super) traffic: &'a PolicyRule,
 }
@@ -55,7 +57,8 @@ impl<'a> Subject<'a> {
                 selected.filter(|pod| !pod.finished).partition(|pod| pod.is_endpoint());
             let lists = [(Direction::Ingress, &policy.ingress), (Direction::Egress, &policy.egress)];
             let rules = lists.into_iter().flat_map(|(direction, rules)| {
-                let rule = move |(at, traffic)| Rule { direction, at, action: RuleAction::Accept, traffic };
+                let rule =
+                    move |(at, traffic)| Rule { direction, at, ranked: None, action: RuleAction::Accept, traffic };
                 rules.iter().flatten().enumerate().map(rule)
             });
             Self {
@@ -77,11 +80,10 @@ impl<'a> Subject<'a> {
         let cluster = cache.cluster_policies().values().filter(|policy| policy.fault.is_none()).map(|policy| {
             let lists = [(Direction::Ingress, &policy.ingress), (Direction::Egress, &policy.egress)];
             let rules = lists.into_iter().flat_map(|(direction, rules)| {
-                rules.iter().enumerate().map(move |(at, rule)| Rule {
-                    direction,
-                    at,
-                    action: rule.action,
-                    traffic: &rule.traffic,
+                rules.iter().enumerate().map(move |(at, rule)| {
+                    let at = rule.at.unwrap_or(at);
+                    let ranked = Some((&policy.rank.name, rule.name.as_deref()));
+                    Rule { direction, at, ranked, action: rule.action, traffic: &rule.traffic }
                 })
             });
             let pods = cache.pods_of_peer(&policy.subject).into_iter().filter_map(|key| cache.pod(key));
@@ -105,7 +107,7 @@ impl<'a> Subject<'a> {
     }
 
     pub(super) fn is_cluster(&self) -> bool {
-        self.tier != Tier::NetworkPolicy
+        self.name.namespace.is_empty()
     }
 
     /// Returns the whole policy as the place of a finding.
@@ -164,8 +166,12 @@ impl<'a> Subject<'a> {
 }
 
 impl Rule<'_> {
+    /// Returns the path of the rule in the policy's object.
     fn path(&self) -> String {
-        format!("spec.{}[{}]", self.direction, self.at)
+        match self.ranked {
+            Some((policy, name)) => policy.rule_path(self.direction, self.at, name),
+            None => format!("spec.{}[{}]", self.direction, self.at),
+        }
     }
 
     pub(super) fn ports(&self) -> impl Iterator<Item = (usize, &PolicyPort)> {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use bulkhead_control::foreign;
 use bulkhead_control::object::{
-    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object, Transport,
+    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object, PolicyPort, Transport,
 };
 use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
 use bulkhead_control::processor::Scope;
@@ -321,7 +322,26 @@ pub fn left_open(pipeline: &Pipeline) -> Vec<String> {
                     BaselineAdminNetworkPolicy last\n  help: write them in one version";
         told.push(text.into());
     }
+    let names_protocols = |policy: &&Arc<ClusterPolicy>| {
+        let rules = policy.ingress.iter().chain(&policy.egress);
+        rules.flat_map(|rule| rule.traffic.ports.iter().flatten()).any(divides_other_protocols)
+    };
+    if let Some(policy) = cache.cluster_policies().values().find(names_protocols) {
+        told.push(format!(
+            "{}: a rule names ICMP or another protocol: `other` in answers about all protocols means those that no rule names, and \
+             `replay` takes each ICMP packet for one of type 0 and code 0\n  \
+             help: read in the policy what it says about such protocols",
+            policy.rank.name
+        ));
+    }
     told
+}
+
+/// Whether a port is about some protocols without ports and not about the others.
+fn divides_other_protocols(port: &PolicyPort) -> bool {
+    let PolicyPort::Numbers { protocols: (first, last), .. } = *port else { return false };
+    let is_transport = first == last && Transport::ALL.iter().any(|transport| transport.number() == first);
+    !is_transport && (first, last) != (0, u8::MAX)
 }
 
 /// Returns a warning that lists the policies with domain names in rules, which allow nothing. `target` is what enforces them without

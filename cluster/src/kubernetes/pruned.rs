@@ -55,6 +55,7 @@ const POD: Keep = only(&[
         only(&[
             ("nodeName", Keep::Whole),
             ("hostNetwork", Keep::Whole),
+            ("serviceAccountName", Keep::Whole),
             ("containers", CONTAINERS),
             ("initContainers", CONTAINERS),
         ]),
@@ -85,6 +86,7 @@ const SERVICE: Keep = only(&[
             ("clusterIPs", Keep::Whole),
             ("externalIPs", Keep::Whole),
             ("ports", Keep::Whole),
+            ("selector", Keep::Whole),
             ("sessionAffinity", Keep::Whole),
             ("sessionAffinityConfig", Keep::Whole),
             ("internalTrafficPolicy", Keep::Whole),
@@ -240,7 +242,7 @@ mod tests {
                 "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-02T00:00:00Z",
                 "annotations": {"k8s.v1.cni.cncf.io/network-status": "[{\"default\":true,\"mac\":\"02:00:00:00:00:07\"}]"},
                 "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:status": {"f:podIP": {}}}}]},
-            "spec": {"nodeName": "n", "hostNetwork": false, "volumes": [{"name": "v", "emptyDir": {}}],
+            "spec": {"nodeName": "n", "hostNetwork": false, "serviceAccountName": "s", "volumes": [{"name": "v", "emptyDir": {}}],
                 "containers": [{"name": "c", "image": "i", "env": [{"name": "A", "value": "B"}],
                     "ports": [{"name": "web", "containerPort": 80, "protocol": "TCP", "hostPort": 8080, "hostIP": "192.0.2.1"}]}],
                 "initContainers": [{"name": "s", "restartPolicy": "Always", "ports": [{"name": "side", "containerPort": 81}]}]},
@@ -259,7 +261,7 @@ mod tests {
                 "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {"image": "a long text"},
                 "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:ports": {}}}}]},
             "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::1"],
-                "externalIPs": ["192.0.2.1"], "ipFamilies": ["IPv4", "IPv6"], "selector": {"image": "x"},
+                "externalIPs": ["192.0.2.1"], "ipFamilies": ["IPv4", "IPv6"], "selector": {"app": "x"},
                 "ports": [{"name": "web", "protocol": "UDP", "port": 80, "targetPort": "web", "nodePort": 30080}],
                 "sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
                 "internalTrafficPolicy": "Local", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30000,
@@ -307,16 +309,7 @@ mod tests {
             (Kind::EndpointSlice, slice()),
         ] {
             let small = pruned(kind, &whole);
-            for gone in [
-                "managedFields",
-                "image",
-                "env",
-                "volumes",
-                "conditions\":[",
-                "targetRef",
-                "ownerReferences",
-                "selector",
-            ] {
+            for gone in ["managedFields", "image", "env", "volumes", "conditions\":[", "targetRef", "ownerReferences"] {
                 let is_kept = small.to_string().contains(&format!("\"{gone}"));
                 assert!(!is_kept, "{gone}: {small}");
             }
@@ -346,6 +339,7 @@ mod tests {
             "/metadata/creationTimestamp",
             "/metadata/annotations",
             "/spec/nodeName",
+            "/spec/serviceAccountName",
             "/spec/containers/0/ports",
             "/spec/initContainers/0/restartPolicy",
             "/spec/initContainers/0/ports",
@@ -362,6 +356,7 @@ mod tests {
             "/spec/clusterIPs",
             "/spec/externalIPs",
             "/spec/ports",
+            "/spec/selector",
             "/spec/sessionAffinity",
             "/spec/sessionAffinityConfig",
             "/spec/internalTrafficPolicy",

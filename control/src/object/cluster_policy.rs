@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Enforcement, PodPeer, PolicyName, PolicyRule, Position};
-use crate::origin::Direction;
+use super::{Direction, Enforcement, PodPeer, PolicyName, PolicyRule, Position};
 
 /// The layer of a rule, in order of evaluation. Source: sigs.k8s.io/network-policy-api, "API Overview".
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -165,6 +164,11 @@ impl ClusterPolicyKind {
         !matches!(self, Self::ClusterNetworkPolicy | Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy)
     }
 
+    /// Whether the kind is one of Cilium.
+    pub const fn is_cilium(self) -> bool {
+        matches!(self, Self::CiliumNetworkPolicy | Self::CiliumClusterwideNetworkPolicy)
+    }
+
     /// Returns the kind's name in Kubernetes. Calico's kinds have the product's name before it, because NetworkPolicy is also a kind of
     /// Kubernetes.
     pub const fn name(self) -> &'static str {
@@ -196,6 +200,15 @@ impl ClusterPolicyName {
     /// Returns a key for maps that also hold NetworkPolicies. Its namespace is empty, so no NetworkPolicy has the same key.
     pub fn key(&self) -> PolicyName {
         PolicyName::new("", format!("{}/{}", self.kind.name(), self.name))
+    }
+
+    /// Returns the path of a rule in the policy's object, such as `spec.egress[2]`. `rule` is the rule's index in the policy's list, and
+    /// `name` its name. Rules of Cilium have their paths as names, because rules of several lists form one list.
+    pub fn rule_path(&self, direction: Direction, rule: usize, name: Option<&str>) -> String {
+        match name.filter(|_| self.kind.is_cilium()) {
+            Some(path) => path.to_owned(),
+            None => format!("spec.{direction}[{rule}]"),
+        }
     }
 }
 

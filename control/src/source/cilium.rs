@@ -238,15 +238,16 @@ impl Reader<'_> {
     /// Returns the rules of a spec, by direction.
     fn lists(&mut self, raw: &RawSpec, base: &FieldPath) -> (Vec<Rule>, Vec<Rule>) {
         let (mut ingress, mut egress) = (Vec::new(), Vec::new());
-        for (list, elements) in [
-            (("ingressDeny", Direction::Ingress, RuleAction::Deny), &raw.ingress_deny),
-            (("ingress", Direction::Ingress, RuleAction::Accept), &raw.ingress),
-            (("egressDeny", Direction::Egress, RuleAction::Deny), &raw.egress_deny),
-            (("egress", Direction::Egress, RuleAction::Accept), &raw.egress),
+        let count = |list: &Option<Vec<Value>>| list.as_ref().map_or(0, Vec::len);
+        for (list, first, elements) in [
+            (("ingressDeny", Direction::Ingress, RuleAction::Deny), 0, &raw.ingress_deny),
+            (("ingress", Direction::Ingress, RuleAction::Accept), count(&raw.ingress_deny), &raw.ingress),
+            (("egressDeny", Direction::Egress, RuleAction::Deny), 0, &raw.egress_deny),
+            (("egress", Direction::Egress, RuleAction::Accept), count(&raw.egress_deny), &raw.egress),
         ] {
             let rules = if list.1 == Direction::Ingress { &mut ingress } else { &mut egress };
             for (at, element) in elements.iter().flatten().enumerate() {
-                rules.extend(self.rules_or_closed(list, (at, element), &base.key(list.0).index(at)));
+                rules.extend(self.rules_or_closed(list, (first + at, element), &base.key(list.0).index(at)));
             }
         }
         (ingress, egress)

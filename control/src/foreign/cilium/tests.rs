@@ -102,7 +102,7 @@ fn a_policy_is_part_of_a_union_with_network_policies() {
     let actions: Vec<_> =
         policy.ingress.iter().map(|rule| (rule.action, rule.name.as_deref().unwrap(), rule.at)).collect();
     let expected =
-        [(RuleAction::Deny, "spec.ingressDeny[0]", Some(0)), (RuleAction::Accept, "spec.ingress[0]", Some(0))];
+        [(RuleAction::Deny, "spec.ingressDeny[0]", Some(0)), (RuleAction::Accept, "spec.ingress[0]", Some(1))];
     assert_eq!(actions, expected);
     assert_eq!(policy.position.unwrap().line, 1);
     let wide = only(&clusterwide("spec: {endpointSelector: {}, egress: [{}]}"));

@@ -46,7 +46,7 @@ pub struct Spec {
 pub struct Rule {
     /// The element's path in the object: `spec.egressDeny[0]`.
     pub path: Arc<str>,
-    /// The element's index in its list.
+    /// The element's index among those of the direction: elements that deny come first.
     pub at: usize,
     /// Accept or Deny.
     pub action: RuleAction,

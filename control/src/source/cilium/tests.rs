@@ -10,7 +10,7 @@ use super::super::tests::messages;
 use super::super::tests_properties::value;
 use super::super::{ForeignKinds, Loaded, Options, Strictness, load_text};
 use crate::foreign::resolved;
-use crate::object::{ClusterPolicy, Isolation, NamespaceScope, Object, RuleAction};
+use crate::object::{ClusterPolicy, ClusterRule, Isolation, NamespaceScope, Object, RuleAction};
 
 fn load(text: &str, strictness: Strictness) -> Result<Loaded, super::super::SourceErrors> {
     load_text("t.yaml", text, Options { strictness, foreign: ForeignKinds::Read, ..Options::default() })
@@ -376,13 +376,15 @@ fn a_random_value_anywhere_is_read_or_allows_no_more() {
                 let [closed] = &lenient[..] else { panic!("{lenient:?}") };
                 prop_assert!(closed.fault.is_some());
                 for (rules, all) in [(&closed.ingress, &whole.ingress), (&closed.egress, &whole.egress)] {
-                    let is_known = |rule| all.contains(rule);
-                    let denies_all = |rule: &crate::object::ClusterRule| {
+                    // Other entries before it give a rule another index.
+                    let without_index = |rule: &ClusterRule| ClusterRule { at: None, ..rule.clone() };
+                    let all: Vec<ClusterRule> = all.iter().map(without_index).collect();
+                    let is_known = |rule| all.contains(&without_index(rule));
+                    let denies_all = |rule: &ClusterRule| {
                         rule.action == RuleAction::Deny && rule.traffic.peers.is_none() && rule.traffic.ports.is_none()
                     };
                     // An entry without fields matches nobody.
-                    let matches_nobody =
-                        |rule: &crate::object::ClusterRule| rule.traffic.peers.as_ref().is_some_and(Vec::is_empty);
+                    let matches_nobody = |rule: &ClusterRule| rule.traffic.peers.as_ref().is_some_and(Vec::is_empty);
                     let allows_no_more = |rule| is_known(rule) || denies_all(rule) || matches_nobody(rule);
                     prop_assert!(rules.iter().all(allows_no_more), "{rules:?}");
                 }

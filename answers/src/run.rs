@@ -5,6 +5,7 @@ mod known_names;
 mod load;
 mod names;
 mod placeholders;
+mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,11 +25,11 @@ use crate::{named, services};
 pub use attribution::{Attribution, ClusterPolicyRef, PolicyRef, attribution, origin, position};
 pub use known_names::KnownNames;
 pub use load::{
-    Input, Whole, check_refusals, enforce_all, left_open, load, load_node, load_whole, load_with_ports,
-    load_with_services, refusals, unaudited, unknown_names, unlearned,
+    Input, Whole, check_refusals, enforce_all, load, load_node, load_whole, load_with_ports, load_with_services,
 };
 pub use names::{NameSettings, dns_servers, has_names, names};
 pub use placeholders::Placeholders;
+pub use warnings::{left_open, refusals, unaudited, unknown_names, unlearned};
 
 /// Returns the tables of a node.
 ///

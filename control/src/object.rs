@@ -6,6 +6,7 @@ mod cluster_policy;
 mod direction;
 pub mod filter;
 pub mod foreign;
+mod network_policy;
 mod pod;
 mod service;
 mod workload;
@@ -23,15 +24,16 @@ pub use self::cluster_policy::{
     Tier,
 };
 pub use self::direction::Direction;
-use self::filter::Filter;
 use self::foreign::ForeignObject;
+pub use self::network_policy::{
+    IpBlock, NamespaceScope, Peer, PodPeer, Policy, PolicyIdentity, PolicyPort, PolicyRule, PolicyVersion, Region,
+};
 pub use self::pod::{ContainerPort, HostPort, Lifetime, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid};
 pub use self::service::{
     ClusterService, Endpoint, EndpointPort, EndpointSlice, Hints, ServiceName, ServicePort, TrafficPolicy, ZONE_LABEL,
 };
 pub use self::workload::Workload;
 pub use crate::labels::{Labels, NAMESPACE_NAME_LABEL, TEMPLATE_HASH_LABEL};
-use crate::selector::Selector;
 
 /// The annotation by which a namespace isolates its pods in `extensions/v1beta1`. Reports use the same text as the name of that isolation;
 /// no policy can have this name, because policy names contain no `/`. Source: Kubernetes proposal "NetworkPolicy" (2016), "Namespace
@@ -233,179 +235,6 @@ pub struct Node {
     /// Whether the node is being deleted, or the cluster's autoscaler will delete it soon. Load balancers should stop using it.
     #[serde(default)]
     pub terminating: bool,
-}
-
-/// The effect of a policy on the pods that it selects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum PolicyVersion {
-    /// `networking.k8s.io/v1`: isolates the pods in the policy's directions.
-    #[default]
-    V1,
-    /// `extensions/v1beta1`: allows ingress if the namespace isolates; otherwise has no effect.
-    V1beta1,
-    /// A namespace's `extensions/v1beta1` isolation, which denies all ingress. Does not come from a policy object.
-    NamespaceIsolation,
-}
-
-/// A NetworkPolicy with all defaults filled in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Policy {
-    /// The policy's namespace and name.
-    pub name: PolicyName,
-    /// Selects the pods in its namespace that the policy applies to.
-    pub subject: Selector,
-    /// Allowed ingress. `None` if the policy does not apply to ingress; an empty list allows nothing.
-    pub ingress: Option<Vec<PolicyRule>>,
-    /// Allowed egress. `None` if the policy does not apply to egress; an empty list allows nothing.
-    pub egress: Option<Vec<PolicyRule>>,
-    /// The effect on the selected pods.
-    pub version: PolicyVersion,
-    /// The reason why the policy is invalid. `None` if the policy is valid. An invalid policy isolates its pods and allows nothing.
-    pub fault: Option<Arc<str>>,
-    /// Its position in the source file. `None` if it comes from an API server.
-    pub position: Option<Position>,
-    /// Its UID and generation. `None` if the object has no UID.
-    #[serde(default)]
-    pub identity: Option<Arc<PolicyIdentity>>,
-    /// The value of [`ENFORCEMENT_ANNOTATION`]. `None` if absent: the namespace decides.
-    #[serde(default)]
-    pub enforcement: Option<Enforcement>,
-}
-
-/// Distinguishes a policy from another one of the same name and from its own earlier versions.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct PolicyIdentity {
-    /// `metadata.uid`.
-    pub uid: Arc<str>,
-    /// `metadata.generation`, which the API server increments at each change of the spec. 0 if absent.
-    pub generation: u64,
-}
-
-/// One element of a policy's `ingress` or `egress` list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PolicyRule {
-    /// The peers. `None` for every peer (`from`/`to` absent or empty).
-    pub peers: Option<Vec<Peer>>,
-    /// The ports. `None` for every protocol and port (`ports` absent or empty).
-    pub ports: Option<Vec<PolicyPort>>,
-}
-
-impl Region {
-    /// Whether a condition of the region is about pods.
-    pub fn has_pods(&self) -> bool {
-        self.all.iter().flatten().any(is_pods) || self.excludes_pods()
-    }
-
-    /// Whether the region lacks the addresses of some pods.
-    pub fn excludes_pods(&self) -> bool {
-        self.none.iter().any(is_pods)
-    }
-
-    /// Returns the peers of all conditions.
-    pub fn peers(&self) -> impl Iterator<Item = &Peer> {
-        self.all.iter().flatten().chain(&self.none)
-    }
-}
-
-const fn is_pods(peer: &Peer) -> bool {
-    matches!(peer, Peer::Pods(_))
-}
-
-impl PolicyRule {
-    /// Whether any peer is a list of domain names.
-    pub fn has_names(&self) -> bool {
-        self.peers.iter().flatten().any(|peer| matches!(peer, Peer::Names(_)))
-    }
-}
-
-/// One element of a `from` or `to` list.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Peer {
-    /// Pods, selected by label.
-    Pods(PodPeer),
-    /// The addresses of a block.
-    Block(IpBlock),
-    /// Nodes, selected by label. Only cluster policies have such peers.
-    Nodes(Selector),
-    /// Any address of the node that the pod runs on. Only policies of other products have such peers.
-    OwnNode,
-    /// The addresses that several conditions on addresses have in common. Only policies of other products have such peers.
-    Region(Arc<Region>),
-    /// The addresses that a pod has learned from DNS answers for names that these patterns match. Each pattern is as the policy writes it.
-    /// Only rules of cluster policies that accept egress have such peers.
-    Names(Arc<[Arc<str>]>),
-}
-
-/// The addresses that are in each of the unions `all` and in no peer of `none`. These peers are pods, blocks and nodes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Region {
-    /// The unions of which each must contain the address. Without any, every address is in the region that is not in `none`.
-    pub all: Vec<Vec<Peer>>,
-    /// The peers that must not contain the address.
-    pub none: Vec<Peer>,
-}
-
-/// The pods that `pods` selects in the namespaces that `namespaces` selects.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct PodPeer {
-    /// The namespaces to search.
-    pub namespaces: NamespaceScope,
-    /// Selects pods in these namespaces by label.
-    pub pods: Selector,
-    /// A further condition on the pods. `None` in policies of Kubernetes' own kinds.
-    #[serde(default)]
-    pub filter: Option<Arc<Filter>>,
-}
-
-/// The namespaces in which a peer selects pods.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum NamespaceScope {
-    /// The policy's namespace, because the peer has no `namespaceSelector`.
-    Own(Arc<str>),
-    /// The namespaces that `namespaceSelector` matches.
-    Selected(Selector),
-}
-
-/// The addresses of `cidr` that are in none of the `except` blocks.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct IpBlock {
-    /// The block of addresses.
-    pub cidr: IpNet,
-    /// Blocks inside `cidr` that this rule does not allow. Another rule may allow them.
-    pub except: Vec<IpNet>,
-}
-
-/// One element of a `ports` list.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum PolicyPort {
-    /// Every port of a protocol.
-    All(Transport),
-    /// The ports `first ..= last` of a protocol. Both are equal without `endPort`.
-    Range {
-        /// The protocol of the ports.
-        transport: Transport,
-        /// The lowest port.
-        first: u16,
-        /// The highest port.
-        last: u16,
-    },
-    /// Protocols and ports by number. Only policies of other products have such entries. For ICMP, the port is the type times 256 plus the
-    /// code.
-    Numbers {
-        /// The lowest and the highest IANA protocol number.
-        protocols: (u8, u8),
-        /// The lowest port.
-        first: u16,
-        /// The highest port.
-        last: u16,
-    },
-    /// The port that the destination pod declares under this name and protocol.
-    Named {
-        /// The protocol of the port.
-        transport: Transport,
-        /// The port's name in the container.
-        name: Arc<str>,
-    },
 }
 
 /// An object of any kind that sources read.

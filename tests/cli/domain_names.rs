@@ -200,3 +200,33 @@ fn replay_shows_what_the_check_of_server_names_would_do() {
     let wrong = ["replay", "--state", &state, "--node", "node-1", &path, "--verify-server-name", "warn"];
     assert!(stderr(&wrong, 2).contains("write off, audit or drop"));
 }
+
+#[test]
+fn names_of_cilium_never_mean_pods() {
+    let (objects, _) = STATE.split_once("---\napiVersion: policy.networking").unwrap();
+    let other = "
+apiVersion: v1
+kind: Pod
+metadata: {name: db, namespace: shop, labels: {app: db}}
+spec: {nodeName: node-1, containers: []}
+status: {phase: Running, podIP: 10.244.1.6, podIPs: [{ip: 10.244.1.6}]}
+---
+apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: models, namespace: shop}
+spec:
+  endpointSelector: {matchLabels: {app: agent}}
+  egress: [{toFQDNs: [{matchName: api.example.com}]}]
+";
+    let state = scratch("domain-names-cilium.yaml", &format!("{objects}---{other}"));
+    let names = scratch("domain-names-of-a-pod.yaml", "api.example.com: [10.244.1.6, 203.0.113.7]\n");
+    let explain = |to| ["explain", "--state", &state, "--from", "shop/agent", "--to", to, "--port", "443"];
+    for (to, code) in [("203.0.113.7", 0), ("shop/db", 1)] {
+        stdout(&bulkhead(&[&explain(to)[..], &["--names", &names]].concat()), code);
+    }
+    let unknown = stderr(&explain("shop/db"), 1);
+    assert!(
+        unknown.contains("CiliumNetworkPolicy shop/models: a name that resolves to the address of a pod"),
+        "{unknown}"
+    );
+}

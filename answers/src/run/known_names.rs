@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
 use bulkhead_classifier::NamePattern;
+use bulkhead_control::foreign::cilium;
 use bulkhead_control::object::{ClusterPolicy, IpBlock, Object, Peer};
 use bulkhead_control::source;
 use serde::Deserialize;
@@ -123,9 +124,17 @@ impl KnownNames {
     }
 
     fn resolved(&self, mut policy: ClusterPolicy) -> ClusterPolicy {
+        let is_cilium = policy.rank.name.kind.is_cilium();
         for rule in &mut policy.egress {
             for peers in rule.traffic.peers.iter_mut() {
                 let resolve = |peer: Peer| match peer {
+                    Peer::Names(patterns) if is_cilium => {
+                        // Cilium never takes a name for a pod or node.
+                        let (unknown, known): (Vec<_>, Vec<_>) =
+                            self.peers(&patterns).into_iter().partition(|peer| matches!(peer, Peer::Names(_)));
+                        let known = (!known.is_empty()).then(|| cilium::outside(vec![known]));
+                        unknown.into_iter().chain(known).collect()
+                    }
                     Peer::Names(patterns) => self.peers(&patterns),
                     other => vec![other],
                 };

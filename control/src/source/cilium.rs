@@ -235,7 +235,8 @@ impl Reader<'_> {
         Some(Some(Spec { path: base.to_string().into(), subject, isolates, ingress, egress }))
     }
 
-    /// Returns the rules of a spec, by direction.
+    /// Returns the ingress rules and the egress rules of a spec. In both, the rules that deny come first. An invalid element is replaced by its
+    /// stand-in, and its faults are added to the findings.
     fn lists(&mut self, raw: &RawSpec, base: &FieldPath) -> (Vec<Rule>, Vec<Rule>) {
         let (mut ingress, mut egress) = (Vec::new(), Vec::new());
         let count = |list: &Option<Vec<Value>>| list.as_ref().map_or(0, Vec::len);

@@ -71,7 +71,8 @@ impl LabelSelector {
         object
     }
 
-    /// Makes a selector with up to two requirements about these keys, each with its possible values.
+    /// Returns a random selector with at most two requirements. `keys` lists the keys to choose from, each with the values that labels of the
+    /// random cluster have. A selector without requirements matches everything.
     pub(crate) fn random(rng: &mut Rng, keys: &[(&str, &[&str])]) -> Self {
         let mut selector = Self::default();
         for _ in 0..rng.below(3) {

@@ -22,7 +22,7 @@ pub const TIERS_OF_KUBERNETES: [(&str, f64); 3] = [("kube-admin", 1e3), (DEFAULT
 pub struct Policy {
     /// The policy's kind and name.
     pub name: ForeignName,
-    /// The policy's tier.
+    /// The name of the policy's tier: `default` if the policy names none.
     pub tier: Arc<str>,
     /// The policy's place in its tier. [`Order::LAST`] if it has none.
     pub order: Order,

@@ -69,7 +69,8 @@ pub(super) fn network_set(kind: ForeignKind, value: &Value, group: Group) -> Rea
     finished(kind, value, name, set.map(ForeignObject::CalicoNetworkSet), findings, Outcome::Unreadable)
 }
 
-/// Reads the addresses of a HostEndpoint, which selectors may select as peers.
+/// Reads a HostEndpoint as a global set of its expected addresses. A selector of peers may select it by its labels. The policies of the
+/// endpoint itself have no effect on pods.
 pub(super) fn host_endpoint(value: &Value, group: Group) -> Read {
     let kind = ForeignKind::CalicoHostEndpoint;
     let mut findings = Findings::default();

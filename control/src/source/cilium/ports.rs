@@ -219,7 +219,8 @@ impl Reader<'_> {
         Some(PolicyPort::Numbers { protocols: (number, number), first, last: first | 0xff })
     }
 
-    /// Returns what else decides about traffic to these ports. Adds problems about conditions that the list cannot have.
+    /// Names the conditions on requests (`HTTP rules, server names`) that decide after these ports match. `None` if there are none. Adds a
+    /// problem for each condition in a list of rules that deny.
     fn conditions(
         &mut self,
         (list, direction, action): RuleList,

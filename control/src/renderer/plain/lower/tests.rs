@@ -27,7 +27,7 @@ const TRAFFIC: [(u8, u16); 6] = [
     (protocol::ICMP, 0),
 ];
 
-/// The address of the own node.
+/// The one address of the region `own node`.
 const NODE: u32 = 5;
 
 fn peers(members: &[u32]) -> Addresses {

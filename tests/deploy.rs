@@ -130,10 +130,8 @@ fn the_rights_are_those_to_list_and_watch_the_kinds_that_are_followed_and_no_oth
         let of_group = |group: &str| resources.iter().map(|resource| format!("{resource}.{group}")).collect::<Vec<_>>();
         groups.into_iter().flat_map(of_group).collect::<Vec<_>>()
     });
-    let followed = Kind::ALL.into_iter().map(|kind| {
-        let group = kind.api_version().split_once('/').map_or("", |(group, _)| group);
-        format!("{}.{group}", kind.resource())
-    });
+    let names = |kind: Kind| kind.groups().into_iter().map(move |group| format!("{}.{group}", kind.resource()));
+    let followed = Kind::ALL.into_iter().flat_map(names);
     assert_eq!(granted.collect::<BTreeSet<_>>(), followed.collect());
 }
 

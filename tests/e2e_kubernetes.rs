@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::api_server::ApiServer;
 use crate::lab::Lab;
-use crate::lab::lasting::inside;
+use crate::lab::lasting::{PATIENCE, connect, echo, inside};
 use crate::lab::netns::run;
 use crate::objects::{beside_a_server, deny, node, pod};
 use bulkhead_dataplane::io::in_namespace;
@@ -124,6 +124,69 @@ fn a_start_without_the_server_goes_on_with_the_last_good_state_where_that_is_wan
     lab.start("");
     assert_eq!(lab.count("the last good state is not used"), 1, "{}", lab.log());
     assert!(!lab.pings("server", &client));
+    lab.stop();
+}
+
+/// Allows only TCP port 80 to the pod `server`.
+fn cilium() -> Value {
+    json!({"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"endpointSelector": {"matchLabels": {"app": "server"}},
+            "ingress": [{"toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}]}]}]}})
+}
+
+/// Denies TCP port 80 to the pod `server`, before other policies.
+fn calico() -> Value {
+    json!({"apiVersion": "crd.projectcalico.org/v1", "kind": "NetworkPolicy", "metadata": {"name": "default.web", "namespace": "default"},
+        "spec": {"order": 1, "selector": "app == 'server'", "types": ["Ingress"], "ingress": [
+            {"action": "Deny", "protocol": "TCP", "destination": {"ports": [80]}}, {"action": "Allow"}]}})
+}
+
+#[test]
+fn policies_of_cilium_and_calico_at_the_server_are_counted_audited_and_enforced() {
+    // Following the server does not depend on how the vswitch attaches.
+    only_with_tc!();
+    require!("ping");
+    let (mut lab, api) = lab();
+    api.serve("ciliumnetworkpolicies", true);
+    api.put(cilium());
+    let with = |lab: &mut Lab, how: &str| {
+        lab.state = format!("{{kubernetes: {{kubeconfig: kubeconfig}}, foreign_policies: {how}}}");
+        lab.start("");
+    };
+    let connects = |lab: &Lab, port: u16| connect(lab.get("client"), lab.get("server"), port, PATIENCE).is_ok();
+    echo(lab.get("server"), 80);
+    echo(lab.get("server"), 81);
+
+    with(&mut lab, "off");
+    within("the first state", || connects(&lab, 81));
+    within("the warning", || lab.count("policies of other products have no effect: 1 CiliumNetworkPolicy") == 1);
+    assert_eq!(lab.summary()["state"]["unenforced_kinds"], 1, "{:#}", lab.summary());
+    lab.stop();
+
+    with(&mut lab, "audit");
+    within("the first state", || connects(&lab, 81));
+    let report = || lab.ask(&["audit", "report"]);
+    within("the report", || report().1.contains("CiliumNetworkPolicy default/web"));
+    within("the connection that it would deny", || report().0 == Some(1));
+    lab.stop();
+
+    api.serve("calico-networkpolicies", true);
+    with(&mut lab, "enforce");
+    within("the first state", || connects(&lab, 80));
+    assert!(!connects(&lab, 81));
+    let explain = |port: &str| {
+        let words = ["explain", "--live", "--from", "default/client", "--to", "default/server", "--port", port];
+        lab.ask(&words)
+    };
+    let (code, told) = explain("81");
+    assert!(code == Some(1) && told.contains("CiliumNetworkPolicy default/web"), "{told}");
+    api.put(calico());
+    within("the policy of Calico", || !connects(&lab, 80));
+    let (code, told) = explain("80");
+    assert!(code == Some(1) && told.contains("Calico NetworkPolicy default/web"), "{told}");
+    api.delete("calico-networkpolicies", "default", "default.web");
+    api.delete("ciliumnetworkpolicies", "default", "web");
+    within("the end of both", || connects(&lab, 80) && connects(&lab, 81));
     lab.stop();
 }
 

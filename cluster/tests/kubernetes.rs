@@ -4,6 +4,8 @@
 
 #[path = "support/api_server.rs"]
 mod api_server;
+#[path = "kubernetes/foreign.rs"]
+mod foreign;
 #[path = "kubernetes/memory.rs"]
 mod memory;
 #[path = "kubernetes/services.rs"]
@@ -20,10 +22,10 @@ use api_server::{ApiServer, Fault};
 use bulkhead_classifier::{Action, Key};
 use bulkhead_cluster::kubernetes::{Access, Changes, Follower, Kind, Notice, Purpose, Settings, Timing};
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::Object;
+use bulkhead_control::object::{Enforcement, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
-use bulkhead_control::source::{Strictness, load_text};
+use bulkhead_control::source::{ForeignKinds, Options, Strictness, load_text};
 use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
@@ -56,6 +58,10 @@ struct Cluster {
     /// The batches of Services and endpoint slices.
     services: Vec<Changes>,
     refused: Vec<String>,
+    /// What the follower has counted of policies that it does not read.
+    unread: Vec<Vec<(Kind, Option<usize>)>>,
+    /// How policies of other products are read.
+    foreign: ForeignKinds,
     folder: PathBuf,
 }
 
@@ -79,16 +85,19 @@ impl Cluster {
         std::fs::write(&path, server.kubeconfig()).unwrap();
         let (tell, notices) = channel();
         let access = Access::Kubeconfig { path, context: None };
+        let foreign = settings.foreign;
         let follower = Follower::start(Settings { access, ..settings }, move |notice| drop(tell.send(notice))).unwrap();
         Self {
             server,
             follower,
             notices,
             troubles: Vec::new(),
-            pipeline: Pipeline::new(Scope::Node(NODE.into())),
+            pipeline: Pipeline::new(Scope::Node(NODE.into())).auditing(Enforcement::Enforce),
             batches: Vec::new(),
             services: Vec::new(),
             refused: Vec::new(),
+            unread: Vec::new(),
+            foreign,
             folder,
         }
     }
@@ -100,6 +109,7 @@ impl Cluster {
             match notice {
                 Notice::Trouble(_, text) => self.troubles.push(text),
                 Notice::Connected(_) => {}
+                Notice::Unread(counts) => self.unread.push(counts),
                 Notice::Changed(Purpose::Services) => {
                     self.services.extend(self.follower.take(Purpose::Services).map(Result::unwrap));
                 }
@@ -127,7 +137,7 @@ impl Cluster {
 
     /// Waits until the delivered state has the same verdicts as the server's objects read from a file.
     fn converge(&mut self) {
-        let expected = verdicts(&from_scratch(&self.server.state()));
+        let expected = verdicts(&from_scratch(&self.server.state(), self.foreign));
         self.until("the server's state", |cluster| {
             !cluster.batches.is_empty() && verdicts(&cluster.pipeline) == expected
         });
@@ -142,9 +152,10 @@ impl Cluster {
     }
 }
 
-fn from_scratch(state: &str) -> Pipeline {
-    let mut pipeline = Pipeline::new(Scope::Node(NODE.into()));
-    pipeline.resync(load_text("state.json", state, Strictness::Lenient).unwrap().objects).unwrap();
+fn from_scratch(state: &str, foreign: ForeignKinds) -> Pipeline {
+    let mut pipeline = Pipeline::new(Scope::Node(NODE.into())).auditing(Enforcement::Enforce);
+    let options = Options { strictness: Strictness::Lenient, foreign, ..Options::default() };
+    pipeline.resync(load_text("state.json", state, options).unwrap().objects).unwrap();
     pipeline
 }
 

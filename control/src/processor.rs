@@ -87,7 +87,7 @@ pub struct Processor {
     /// Pods whose policies changed since the last commit.
     affected: BTreeSet<PodKey>,
     uncompiled: BTreeSet<PolicyName>,
-    /// The default for policies without an enforcement annotation. `None` without auditing: all policies are enforced.
+    /// The default for policies without an enforcement annotation. `None` without auditing: all policies are enforced except staged ones.
     auditing: Option<Enforcement>,
     /// The audited policies, as of the last commit.
     audited: BTreeSet<PolicyName>,
@@ -124,8 +124,8 @@ impl Processor {
         &self.scope
     }
 
-    /// Enables auditing, with the default for policies without an annotation. `None` disables auditing: all policies are enforced. Policies
-    /// that are compiled already stay as they are until the next resync.
+    /// Enables auditing, with the default for policies without an annotation. `None` disables auditing: all policies are enforced
+    /// except staged ones. Policies that are compiled already stay as they are until the next resync.
     pub fn set_auditing(&mut self, default: Option<Enforcement>) {
         self.auditing = default;
     }
@@ -199,8 +199,10 @@ impl Processor {
                 assignment.compiled = self.retired.remove(&name);
             }
             self.work.policies += 1;
-            let enforcement = self.auditing.map(|default| assignment.policy.enforcement(cache, default));
-            let is_audited = enforcement == Some(Enforcement::Audit);
+            let is_audited = match self.auditing {
+                Some(default) => assignment.policy.enforcement(cache, default) == Enforcement::Audit,
+                None => assignment.policy.is_staged(),
+            };
             let compiler = Compiler { book: &self.book, blocks: &assignment.blocks };
             let compiled = compiler.compile(&assignment.policy, is_audited);
             if is_audited {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_cluster::kubernetes::{Changes, Follower, Notice, Purpose, Settings};
 use bulkhead_control::object::Object;
-use bulkhead_control::source::SourceErrors;
+use bulkhead_control::source::{Options, SourceErrors};
 use crossbeam_channel::Receiver;
 
 use super::config::{StateConfig, WhenUnreachable};
@@ -33,6 +33,8 @@ pub(super) struct Api {
     node: Arc<str>,
     has_batch: bool,
     has_services: bool,
+    /// The number of kinds of other products' policies that the server has and that are not read.
+    unread_kinds: usize,
     /// Whether the current state is not saved yet.
     is_unkept: bool,
     next_keeping: Instant,
@@ -47,8 +49,8 @@ impl Api {
         let Some(kubernetes) = &config.kubernetes else { return Ok(None) };
         let (tell, notices) = crossbeam_channel::unbounded();
         let access = kubernetes.access.clone();
-        let (ignored, services) = (config.options.ignored.clone(), config.options.services);
-        let settings = Settings { access, ignored, services, ..Settings::default() };
+        let Options { ignored, services, foreign, .. } = config.options.clone();
+        let settings = Settings { access, ignored, services, foreign, ..Settings::default() };
         // At shutdown, nobody receives notices any more.
         let follower = Follower::start(settings, move |notice| drop(tell.send(notice)))?;
         let is_kept = kubernetes.when_unreachable == WhenUnreachable::LastGood;
@@ -59,6 +61,7 @@ impl Api {
             node: node.clone(),
             has_batch: false,
             has_services: false,
+            unread_kinds: 0,
             is_unkept: false,
             next_keeping: Instant::now(),
         }))
@@ -94,6 +97,11 @@ impl Api {
                 log::info("kubernetes: connected; all policy objects are listed and watched");
             }
             Notice::Connected(Purpose::Services) => log::info("kubernetes: all Services are listed and watched"),
+            Notice::Unread(counts) => {
+                self.unread_kinds = counts.len();
+                let counts = counts.iter().map(|(kind, count)| (kind.name(), *count));
+                log::warn(&format!("kubernetes: {}", unread_policies(counts)));
+            }
             Notice::Trouble(Purpose::Services, text) => {
                 let then = match self.follower.health().services.and_then(|services| services.age()) {
                     Some(age) => format!("the Services of {} s ago stay in force", age.as_secs()),
@@ -112,6 +120,11 @@ impl Api {
                 log::error(&format!("kubernetes: {then}\n{text}"));
             }
         }
+    }
+
+    /// Returns the number of kinds of other products' policies that the server has and that are not read.
+    pub(super) const fn unread_kinds(&self) -> usize {
+        self.unread_kinds
     }
 
     /// Makes the follower retry all failed requests now.
@@ -172,4 +185,18 @@ impl Api {
             log::error(&format!("cannot save the last good state: no thread could be started: {error}"));
         }
     }
+}
+
+/// Returns the warning about policies of other products that are not read, by kind. A number is `None` if it is unknown.
+pub(super) fn unread_policies<'a>(counts: impl Iterator<Item = (&'a str, Option<usize>)>) -> String {
+    let text = |(kind, count): (&str, Option<usize>)| match count {
+        Some(count) => format!("{count} {kind}"),
+        None => kind.to_owned(),
+    };
+    let counts: Vec<String> = counts.map(text).collect();
+    format!(
+        "policies of other products have no effect: {}\n  \
+         help: set state.foreign_policies to audit or enforce (docs/foreign-policies.md), or name the kinds in state.ignore",
+        counts.join(", ")
+    )
 }

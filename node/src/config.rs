@@ -52,7 +52,7 @@ pub(crate) use masquerade::MasqueradeConfig;
 pub(crate) use node_ranges::NodeRanges;
 pub(crate) use ports::{Added, PortEntry, RouteEntry};
 pub(crate) use sessions::{SessionsConfig, SharesConfig, TimeoutsConfig, Window};
-pub(crate) use state::{KubernetesConfig, StateConfig, WhenMissing, WhenRefused, WhenUnreachable};
+pub(crate) use state::{ForeignPolicies, KubernetesConfig, StateConfig, WhenMissing, WhenRefused, WhenUnreachable};
 
 /// Maximum length of the file in bytes. Limits the memory of the parser, which builds a tree.
 const MAX_FILE_LEN: u64 = 1 << 20;

@@ -119,7 +119,8 @@ fn answer(engine: &Engine, state: &StateAt, asked: &Asked) -> anyhow::Result<Ans
 fn pipeline(state: &StateAt, known: &KnownNames) -> anyhow::Result<Pipeline> {
     let empty = Pipeline::without_tables(state.settings.isolation);
     let mut pipeline = empty.auditing(state.settings.enforcement);
-    let objects = state.objects.objects().filter(|object| !is_of_services(object)).cloned();
+    let needs_services = has_foreign(state);
+    let objects = state.objects.objects().filter(|object| needs_services || !is_of_services(object)).cloned();
     pipeline.resync(objects.map(|object| known.resolve(object)))?;
     pipeline.attach(state.attached.clone())?;
     Ok(pipeline)
@@ -137,7 +138,12 @@ const fn is_of_services(object: &Object) -> bool {
     matches!(object, Object::Service(_) | Object::EndpointSlice(_))
 }
 
-/// Whether policy is independent of the event's object.
+/// Whether the state has policies of other products, which may name Services.
+fn has_foreign(state: &StateAt) -> bool {
+    state.objects.objects().any(|object| matches!(object, Object::Foreign(_)))
+}
+
+/// Whether the event's object is a Service or an endpoint slice. Only policies of other products depend on these.
 const fn is_event_of_services(event: &Event) -> bool {
     match event {
         Event::Apply(object) => is_of_services(object),

@@ -235,9 +235,12 @@ fn compiled(input: &Input<'_>, pipeline: Pipeline, loaded: Loaded) -> anyhow::Re
 /// # Errors
 /// If the policies do not compile.
 pub fn enforce_all(pipeline: &mut Pipeline, who: &str) -> anyhow::Result<()> {
-    let audited = warnings::audited(pipeline);
+    let mut audited = pipeline.audited_policies();
     pipeline.enforce(None)?;
-    if let Some(audited) = audited {
+    for staged in pipeline.audited_policies() {
+        audited.remove(&staged);
+    }
+    if let Some(audited) = warnings::some_of(audited.iter().map(ToString::to_string)) {
         output::warn(&format!(
             "{who} treats these audited policies as enforced: {audited}\n  \
              help: {ENFORCEMENT_ANNOTATION} has an effect in the vswitch with `enforce: destination` (docs/audit.md)"

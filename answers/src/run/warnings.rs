@@ -21,7 +21,7 @@ pub(super) fn audited(pipeline: &Pipeline) -> Option<String> {
 }
 
 /// Returns the texts as one line, shortened if they are many. `None` if there are none.
-fn some_of(texts: impl Iterator<Item = String>) -> Option<String> {
+pub(super) fn some_of(texts: impl Iterator<Item = String>) -> Option<String> {
     let texts: Vec<String> = texts.collect();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     (!texts.is_empty()).then(|| output::some_of(&texts, MAX_NAMED))

@@ -31,8 +31,9 @@ impl Fault {
 
     /// Returns an error message for a fault while following the objects of `kind`: the consequence, and the remedy.
     pub(super) fn told(&self, kind: Kind) -> String {
-        let (resource, group) = (kind.resource(), kind.group());
-        let rule = format!("apiGroups: [\"{group}\"], resources: [{resource}], verbs: [list, watch]");
+        let resource = kind.resource();
+        let groups: Vec<String> = kind.groups().into_iter().map(|group| format!("\"{group}\"")).collect();
+        let rule = format!("apiGroups: [{}], resources: [{resource}], verbs: [list, watch]", groups.join(", "));
         match self {
             Self::Expired => {
                 format!("the server no longer has the recent changes of {resource}; bulkhead lists them again")
@@ -40,10 +41,14 @@ impl Fault {
             Self::Absent if kind.purpose() == Purpose::Services => format!(
                 "the server has no {resource} of {}\n  \
                  help: Services need Kubernetes 1.17 or later; `services: off` leaves Services to the node's kernel",
-                kind.forms().map(|form| form.api_version).collect::<Vec<_>>().join(" or ")
+                kind.api_versions().join(" or ")
             ),
             Self::Absent => format!("the server has no {resource} of {}", kind.api_version()),
             Self::Unauthorized => UNAUTHORIZED.to_owned(),
+            Self::Forbidden if kind.is_foreign() => format!(
+                "bulkhead has no right to read the {resource} that policies of other products depend on\n  \
+                 help: add the rule {{{rule}}} to the ClusterRole, or set state.foreign_policies: off"
+            ),
             Self::Forbidden if kind.is_optional() => format!(
                 "the server has {resource} but bulkhead has no right to read them, so traffic that they deny would pass\n  \
                  help: add the rule {{{rule}}} to the ClusterRole, or name {kind} in state.ignore"

@@ -1,9 +1,9 @@
 //! The kinds of objects that are followed.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-/// API group of the cluster-wide policies.
-pub(super) const CLUSTER_POLICY_GROUP: &str = "policy.networking.k8s.io";
+use bulkhead_control::source::{ForeignKinds, KindName};
 
 /// The purpose for which a kind is followed. The two purposes are independent: neither waits for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,11 +43,41 @@ pub enum Kind {
     Service,
     /// API version `discovery.k8s.io/v1`, or `v1beta1` on servers before Kubernetes 1.21, if Services are followed.
     EndpointSlice,
+    /// Calico's Tiers. This and all following kinds are followed if policies of other products are read.
+    CalicoTier,
+    /// Calico's NetworkPolicies.
+    CalicoNetworkPolicy,
+    /// Calico's GlobalNetworkPolicies.
+    CalicoGlobalNetworkPolicy,
+    /// Calico's StagedNetworkPolicies.
+    CalicoStagedNetworkPolicy,
+    /// Calico's StagedGlobalNetworkPolicies.
+    CalicoStagedGlobalNetworkPolicy,
+    /// Calico's StagedKubernetesNetworkPolicies.
+    CalicoStagedKubernetesNetworkPolicy,
+    /// Calico's NetworkSets.
+    CalicoNetworkSet,
+    /// Calico's GlobalNetworkSets.
+    CalicoGlobalNetworkSet,
+    /// Calico's HostEndpoints.
+    CalicoHostEndpoint,
+    /// CiliumNetworkPolicies.
+    CiliumNetworkPolicy,
+    /// CiliumClusterwideNetworkPolicies.
+    CiliumClusterwideNetworkPolicy,
+    /// CiliumCIDRGroups.
+    CiliumCidrGroup,
+    /// ServiceAccounts, API version `v1`.
+    ServiceAccount,
 }
+
+/// The API versions of Calico's kinds. Calico stores its objects in the first; an API server of its own, which may be away, has the second.
+/// Newer clusters may have only the second.
+const CALICO: &[&str] = &["crd.projectcalico.org/v1", "projectcalico.org/v3"];
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 22] = [
         Self::Namespace,
         Self::Node,
         Self::Pod,
@@ -57,11 +87,54 @@ impl Kind {
         Self::BaselineAdminNetworkPolicy,
         Self::Service,
         Self::EndpointSlice,
+        Self::CalicoTier,
+        Self::CalicoNetworkPolicy,
+        Self::CalicoGlobalNetworkPolicy,
+        Self::CalicoStagedNetworkPolicy,
+        Self::CalicoStagedGlobalNetworkPolicy,
+        Self::CalicoStagedKubernetesNetworkPolicy,
+        Self::CalicoNetworkSet,
+        Self::CalicoGlobalNetworkSet,
+        Self::CalicoHostEndpoint,
+        Self::CiliumNetworkPolicy,
+        Self::CiliumClusterwideNetworkPolicy,
+        Self::CiliumCidrGroup,
+        Self::ServiceAccount,
     ];
 
-    /// Returns the kind's name in Kubernetes.
+    /// Returns the kind's name for messages. Calico's kinds have the product's name before it, because NetworkPolicy is also a kind of
+    /// Kubernetes.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::CalicoTier => "Calico Tier",
+            Self::CalicoNetworkPolicy => "Calico NetworkPolicy",
+            Self::CalicoGlobalNetworkPolicy => "Calico GlobalNetworkPolicy",
+            Self::CalicoStagedNetworkPolicy => "Calico StagedNetworkPolicy",
+            Self::CalicoStagedGlobalNetworkPolicy => "Calico StagedGlobalNetworkPolicy",
+            Self::CalicoStagedKubernetesNetworkPolicy => "Calico StagedKubernetesNetworkPolicy",
+            Self::CalicoNetworkSet => "Calico NetworkSet",
+            Self::CalicoGlobalNetworkSet => "Calico GlobalNetworkSet",
+            Self::CalicoHostEndpoint => "Calico HostEndpoint",
+            _ => self.api_kind(),
+        }
+    }
+
+    /// Returns the kind's name in the API.
+    pub const fn api_kind(self) -> &'static str {
+        match self {
+            Self::CalicoTier => "Tier",
+            Self::CalicoNetworkPolicy => "NetworkPolicy",
+            Self::CalicoGlobalNetworkPolicy => "GlobalNetworkPolicy",
+            Self::CalicoStagedNetworkPolicy => "StagedNetworkPolicy",
+            Self::CalicoStagedGlobalNetworkPolicy => "StagedGlobalNetworkPolicy",
+            Self::CalicoStagedKubernetesNetworkPolicy => "StagedKubernetesNetworkPolicy",
+            Self::CalicoNetworkSet => "NetworkSet",
+            Self::CalicoGlobalNetworkSet => "GlobalNetworkSet",
+            Self::CalicoHostEndpoint => "HostEndpoint",
+            Self::CiliumNetworkPolicy => "CiliumNetworkPolicy",
+            Self::CiliumClusterwideNetworkPolicy => "CiliumClusterwideNetworkPolicy",
+            Self::CiliumCidrGroup => "CiliumCIDRGroup",
+            Self::ServiceAccount => "ServiceAccount",
             Self::Namespace => "Namespace",
             Self::Node => "Node",
             Self::Pod => "Pod",
@@ -86,18 +159,42 @@ impl Kind {
             Self::BaselineAdminNetworkPolicy => "baselineadminnetworkpolicies",
             Self::Service => "services",
             Self::EndpointSlice => "endpointslices",
+            Self::CalicoTier => "tiers",
+            Self::CalicoNetworkPolicy => "networkpolicies",
+            Self::CalicoGlobalNetworkPolicy => "globalnetworkpolicies",
+            Self::CalicoStagedNetworkPolicy => "stagednetworkpolicies",
+            Self::CalicoStagedGlobalNetworkPolicy => "stagedglobalnetworkpolicies",
+            Self::CalicoStagedKubernetesNetworkPolicy => "stagedkubernetesnetworkpolicies",
+            Self::CalicoNetworkSet => "networksets",
+            Self::CalicoGlobalNetworkSet => "globalnetworksets",
+            Self::CalicoHostEndpoint => "hostendpoints",
+            Self::CiliumNetworkPolicy => "ciliumnetworkpolicies",
+            Self::CiliumClusterwideNetworkPolicy => "ciliumclusterwidenetworkpolicies",
+            Self::CiliumCidrGroup => "ciliumcidrgroups",
+            Self::ServiceAccount => "serviceaccounts",
         }
     }
 
     /// Returns the API versions in which the kind is read. The first one that the server has is used.
-    const fn api_versions(self) -> &'static [&'static str] {
+    pub(super) const fn api_versions(self) -> &'static [&'static str] {
         match self {
-            Self::Namespace | Self::Node | Self::Pod | Self::Service => &["v1"],
+            Self::Namespace | Self::Node | Self::Pod | Self::Service | Self::ServiceAccount => &["v1"],
             Self::NetworkPolicy => &["networking.k8s.io/v1"],
             Self::ClusterNetworkPolicy => &["policy.networking.k8s.io/v1alpha2"],
             Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy => &["policy.networking.k8s.io/v1alpha1"],
             // Kubernetes 1.17 to 1.20 has only the second one, Kubernetes 1.25 and later only the first.
             Self::EndpointSlice => &["discovery.k8s.io/v1", "discovery.k8s.io/v1beta1"],
+            Self::CalicoTier
+            | Self::CalicoNetworkPolicy
+            | Self::CalicoGlobalNetworkPolicy
+            | Self::CalicoStagedNetworkPolicy
+            | Self::CalicoStagedGlobalNetworkPolicy
+            | Self::CalicoStagedKubernetesNetworkPolicy
+            | Self::CalicoNetworkSet
+            | Self::CalicoGlobalNetworkSet
+            | Self::CalicoHostEndpoint => CALICO,
+            Self::CiliumNetworkPolicy | Self::CiliumClusterwideNetworkPolicy => &["cilium.io/v2"],
+            Self::CiliumCidrGroup => &["cilium.io/v2", "cilium.io/v2alpha1"],
         }
     }
 
@@ -107,13 +204,8 @@ impl Kind {
     }
 
     /// Returns the kind in each API version in which it is read, the preferred one first.
-    pub(super) fn forms(self) -> impl Iterator<Item = Form> {
-        self.api_versions().iter().map(move |api_version| Form { kind: self, api_version })
-    }
-
-    /// Returns the API group. Empty for Kubernetes' core.
-    pub(super) fn group(self) -> &'static str {
-        self.api_version().split_once('/').map_or("", |(group, _)| group)
+    pub(super) fn forms(self, foreign: ForeignKinds) -> impl Iterator<Item = Form> {
+        self.api_versions().iter().map(move |api_version| Form { kind: self, api_version, foreign })
     }
 
     /// Returns the purpose for which the kind is followed. Nodes count as policy, but batches of Services include them too.
@@ -127,6 +219,33 @@ impl Kind {
     /// Whether policy is complete on a server without this kind.
     pub(super) const fn is_optional(self) -> bool {
         matches!(self, Self::ClusterNetworkPolicy | Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy)
+            || (self.is_foreign() && !matches!(self, Self::ServiceAccount))
+    }
+
+    /// Whether only policies of other products need the kind.
+    pub(super) const fn is_foreign(self) -> bool {
+        self.index() >= Self::CalicoTier.index()
+    }
+
+    /// Whether objects of the kind are policies of another product that the product enforces.
+    pub(super) const fn is_foreign_policy(self) -> bool {
+        matches!(
+            self,
+            Self::CalicoNetworkPolicy
+                | Self::CalicoGlobalNetworkPolicy
+                | Self::CiliumNetworkPolicy
+                | Self::CiliumClusterwideNetworkPolicy
+        )
+    }
+
+    /// Returns the API groups in which the kind is read. The name of Kubernetes' core group is empty.
+    pub fn groups(self) -> BTreeSet<&'static str> {
+        self.forms(ForeignKinds::Skip).map(Form::group).collect()
+    }
+
+    /// Whether `name` names the kind, in any of the groups in which it is read.
+    pub(super) fn is_named(self, name: &KindName) -> bool {
+        self.groups().into_iter().any(|group| name.is(group, self.api_kind()))
     }
 
     pub(super) const fn index(self) -> usize {
@@ -145,17 +264,24 @@ impl fmt::Display for Kind {
 pub(super) struct Form {
     pub(super) kind: Kind,
     pub(super) api_version: &'static str,
+    /// For what policies of other products are read.
+    pub(super) foreign: ForeignKinds,
 }
 
 impl Form {
     /// Returns the kind in its preferred API version.
     pub(super) const fn preferred(kind: Kind) -> Self {
-        Self { kind, api_version: kind.api_version() }
+        Self { kind, api_version: kind.api_version(), foreign: ForeignKinds::Skip }
+    }
+
+    /// Returns the API group. Empty for Kubernetes' core.
+    pub(super) fn group(self) -> &'static str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 
     /// Returns the URL path of all objects of the kind.
     pub(super) fn path(self) -> String {
-        let root = if self.kind.group().is_empty() { "/api" } else { "/apis" };
+        let root = if self.group().is_empty() { "/api" } else { "/apis" };
         format!("{root}/{}/{}", self.api_version, self.kind.resource())
     }
 }

@@ -63,7 +63,7 @@ pub(super) async fn follow(kind: Kind, shared: &Arc<Shared>) {
 
 /// Lists the kind in the first of its API versions that the server has.
 async fn list(kind: Kind, shared: &Shared) -> Result<Place, Fault> {
-    for form in kind.forms() {
+    for form in kind.forms(shared.settings.foreign) {
         match list_form(form, shared).await {
             Err(Fault::Absent) => {}
             listed => return listed,

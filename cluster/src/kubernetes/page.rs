@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use bulkhead_control::foreign::{ForeignKind, ForeignName};
 use bulkhead_control::inventory::Key;
 use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, Object, ObjectName};
 use bulkhead_control::source::escaped;
@@ -88,7 +89,7 @@ pub(super) fn line(form: Form, text: &[u8]) -> Result<(Line, String), String> {
         "ADDED" | "MODIFIED" => Line::Applied(item(form, object).map_err(|error| unreadable(&error))?),
         "DELETED" => {
             check_kind(form, &object).map_err(|error| unreadable(&error))?;
-            Line::Deleted { key: key_of(form.kind, &object).ok_or_else(|| unreadable(&NAMELESS))?, version }
+            Line::Deleted { key: key_of(form, &object).ok_or_else(|| unreadable(&NAMELESS))?, version }
         }
         "BOOKMARK" => Line::Bookmark { version },
         other => return Err(unreadable(&format_args!("unknown type {other:?}"))),
@@ -115,9 +116,9 @@ fn version_of(value: &Value) -> Option<&str> {
 /// Parses an object with the code that reads files.
 fn item(form: Form, value: Value) -> Result<Item, String> {
     check_kind(form, &value)?;
-    let (key, version) = (key_of(form.kind, &value), version_of(&value).and_then(|version| version.parse().ok()));
+    let (key, version) = (key_of(form, &value), version_of(&value).and_then(|version| version.parse().ok()));
     let key = key.ok_or(NAMELESS)?;
-    let read = single::read(value, form.api_version, form.kind.name());
+    let read = single::read(value, form.api_version, form.kind.api_kind(), form.foreign);
     let mut read = read.ok_or("an object of another kind")?;
     if let Some(Object::Pod(pod)) = &mut read.object {
         // Verdicts do not depend on the owner, which would take megabytes in a large cluster.
@@ -130,7 +131,7 @@ fn item(form: Form, value: Value) -> Result<Item, String> {
 
 /// Checks `apiVersion` and `kind`, which items of lists may omit.
 fn check_kind(form: Form, value: &Value) -> Result<(), String> {
-    for (field, expected) in [("apiVersion", form.api_version), ("kind", form.kind.name())] {
+    for (field, expected) in [("apiVersion", form.api_version), ("kind", form.kind.api_kind())] {
         match value.get(field) {
             None => {}
             Some(Value::String(found)) if found == expected => {}
@@ -140,12 +141,20 @@ fn check_kind(form: Form, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn key_of(kind: Kind, value: &Value) -> Option<Key> {
+fn key_of(form: Form, value: &Value) -> Option<Key> {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     let name = text("/metadata/name")?;
     let namespaced = || Some(ObjectName::new(text("/metadata/namespace")?, name));
     let cluster = |kind| Some(Key::ClusterPolicy(ClusterPolicyName { kind, name: name.into() }));
-    match kind {
+    let foreign = |kind| {
+        let raw = || match text("/metadata/namespace") {
+            Some(namespace) => format!("{namespace}/{name}").into(),
+            None => name.into(),
+        };
+        let known = single::foreign_name(value.clone(), form.api_version, form.kind.api_kind());
+        Some(Key::Foreign(ForeignName { kind, name: known.unwrap_or_else(raw) }))
+    };
+    match form.kind {
         Kind::Namespace => Some(Key::Namespace(name.into())),
         Kind::Node => Some(Key::Node(name.into())),
         Kind::Pod => namespaced().map(Key::Pod),
@@ -155,6 +164,22 @@ fn key_of(kind: Kind, value: &Value) -> Option<Key> {
         Kind::ClusterNetworkPolicy => cluster(ClusterPolicyKind::ClusterNetworkPolicy),
         Kind::AdminNetworkPolicy => cluster(ClusterPolicyKind::AdminNetworkPolicy),
         Kind::BaselineAdminNetworkPolicy => cluster(ClusterPolicyKind::BaselineAdminNetworkPolicy),
+        Kind::CalicoTier => foreign(ForeignKind::CalicoTier),
+        Kind::CalicoNetworkPolicy => foreign(ForeignKind::CalicoNetworkPolicy),
+        Kind::CalicoGlobalNetworkPolicy => foreign(ForeignKind::CalicoGlobalNetworkPolicy),
+        Kind::CalicoStagedNetworkPolicy => foreign(ForeignKind::CalicoStagedNetworkPolicy),
+        Kind::CalicoStagedGlobalNetworkPolicy => foreign(ForeignKind::CalicoStagedGlobalNetworkPolicy),
+        Kind::CalicoStagedKubernetesNetworkPolicy => Some(Key::ClusterPolicy(ClusterPolicyName {
+            kind: ClusterPolicyKind::CalicoStagedKubernetesNetworkPolicy,
+            name: namespaced()?.to_string().into(),
+        })),
+        Kind::CalicoNetworkSet => foreign(ForeignKind::CalicoNetworkSet),
+        Kind::CalicoGlobalNetworkSet => foreign(ForeignKind::CalicoGlobalNetworkSet),
+        Kind::CalicoHostEndpoint => foreign(ForeignKind::CalicoHostEndpoint),
+        Kind::CiliumNetworkPolicy => foreign(ForeignKind::CiliumNetworkPolicy),
+        Kind::CiliumClusterwideNetworkPolicy => foreign(ForeignKind::CiliumClusterwideNetworkPolicy),
+        Kind::CiliumCidrGroup => foreign(ForeignKind::CiliumCidrGroup),
+        Kind::ServiceAccount => foreign(ForeignKind::ServiceAccount),
     }
 }
 
@@ -234,7 +259,7 @@ impl<'de> Visitor<'de> for PageSeed {
                 _ => drop(access.next_value::<IgnoredAny>()?),
             }
         }
-        let expected = format!("{}List", self.0.kind.name());
+        let expected = format!("{}List", self.0.kind.api_kind());
         if kind.as_deref() != Some(&*expected) {
             return Err(A::Error::custom(format_args!("it is not a {expected}")));
         }

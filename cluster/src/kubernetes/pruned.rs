@@ -216,7 +216,7 @@ impl<'de> Visitor<'de> for Fields {
 #[cfg(test)]
 mod tests {
     use bulkhead_control::object::Object;
-    use bulkhead_control::source::single;
+    use bulkhead_control::source::{ForeignKinds, single};
     use serde_json::json;
 
     use super::*;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     fn object(kind: Kind, value: Value) -> Option<Object> {
-        let read = single::read(value, kind.api_version(), kind.name())?;
+        let read = single::read(value, kind.api_version(), kind.api_kind(), ForeignKinds::Read)?;
         if read.has_problems() { None } else { read.object }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use bulkhead_control::source::{KindName, ServiceKinds};
+use bulkhead_control::source::{ForeignKinds, KindName, ServiceKinds};
 
 use super::kinds::{Kind, Purpose};
 use crate::client::Access;
@@ -15,8 +15,10 @@ pub struct Settings {
     pub access: Access,
     /// Policy kinds to ignore. Only optional kinds can be ignored.
     pub ignored: BTreeSet<KindName>,
-    /// Whether Services and endpoint slices are followed.
+    /// Whether Services and endpoint slices are followed. They are also followed if policies of other products are read.
     pub services: ServiceKinds,
+    /// Whether and for what policies of other products are read. If they are not, they are counted once.
+    pub foreign: ForeignKinds,
     /// Timeouts and pauses.
     pub timing: Timing,
 }
@@ -24,13 +26,26 @@ pub struct Settings {
 impl Settings {
     /// Returns the kinds to follow, including optional ones.
     pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> + use<'_> {
-        let is_ignored =
-            |kind: Kind| kind.is_optional() && self.ignored.iter().any(|name| name.is(kind.group(), kind.name()));
-        let is_wanted = move |kind: &Kind| match kind.purpose() {
-            Purpose::Policy => !is_ignored(*kind),
-            Purpose::Services => self.services == ServiceKinds::Read,
+        let is_wanted = |kind: &Kind| match kind.purpose() {
+            Purpose::Policy => !self.is_ignored(*kind) && (!kind.is_foreign() || self.reads_foreign()),
+            Purpose::Services => self.services == ServiceKinds::Read || self.reads_foreign(),
         };
         Kind::ALL.into_iter().filter(is_wanted)
+    }
+
+    /// Returns the kinds of policies that other products enforce and that are not read here.
+    pub(super) fn unread(&self) -> impl Iterator<Item = Kind> + use<'_> {
+        let is_unread = |kind: &Kind| kind.is_foreign_policy() && !self.reads_foreign() && !self.is_ignored(*kind);
+        Kind::ALL.into_iter().filter(is_unread)
+    }
+
+    /// Whether policies of other products are read. Policy then depends on Services.
+    pub(super) fn reads_foreign(&self) -> bool {
+        self.foreign != ForeignKinds::Skip
+    }
+
+    fn is_ignored(&self, kind: Kind) -> bool {
+        kind.is_optional() && self.ignored.iter().any(|name| kind.is_named(name))
     }
 }
 

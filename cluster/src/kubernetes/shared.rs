@@ -24,6 +24,9 @@ pub enum Notice {
     Trouble(Purpose, String),
     /// Everything of the purpose works: after the start, or again after a trouble.
     Connected(Purpose),
+    /// The kinds of policies of other products that the server has and that are not read, each with the number of objects. The number is
+    /// `None` if it is unknown, for example without the right to list them. Sent at most once.
+    Unread(Vec<(Kind, Option<usize>)>),
 }
 
 /// State that the tasks share.
@@ -46,7 +49,7 @@ impl Shared {
     pub(super) fn new(settings: Settings, tell: impl Fn(Notice) + Send + Sync + 'static) -> Self {
         Self {
             connection: Connection::new(settings.access.clone(), settings.timing),
-            store: Mutex::new(Store::new(settings.kinds())),
+            store: Mutex::new(Store::new(settings.kinds(), settings.reads_foreign())),
             // Optional kinds are added once discovery has found them.
             lines: Mutex::new(Lines::new(settings.kinds().filter(|kind| !kind.is_optional()))),
             told: Mutex::default(),

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bulkhead_control::cache::Event;
+use bulkhead_control::foreign::{self, ForeignKind, Needs};
 use bulkhead_control::inventory::Key;
 use bulkhead_control::object::{ClusterPolicyKind, NAMESPACE_NAME_LABEL, NamespaceScope, Object, Peer};
-use bulkhead_control::source::SourceErrors;
 use bulkhead_control::source::single::{Faults, Single, Unknown, exclude_namespaces, needs_labels};
+use bulkhead_control::source::{SourceError, SourceErrors};
 use bulkhead_control::texts::Texts;
 
 use super::kinds::{Kind, Purpose};
@@ -78,6 +79,9 @@ pub(super) struct Store {
     known: [Known; Kind::ALL.len()],
     /// Namespaces with unreadable labels, as of the last batch.
     excluded: BTreeSet<Arc<str>>,
+    /// Whether policy depends on Services and endpoint slices: policies of other products may name them. Batches of policy then include
+    /// them.
+    needs_services: bool,
 }
 
 /// A list of a kind whose pages are not all read yet.
@@ -95,7 +99,7 @@ impl Listing {
 }
 
 impl Store {
-    pub(super) fn new(kinds: impl Iterator<Item = Kind>) -> Self {
+    pub(super) fn new(kinds: impl Iterator<Item = Kind>, needs_services: bool) -> Self {
         let mut known = [Known::Ignored; Kind::ALL.len()];
         kinds.for_each(|kind| known[kind.index()] = Known::Nothing);
         Self {
@@ -106,6 +110,7 @@ impl Store {
             pending: Default::default(),
             known,
             excluded: BTreeSet::new(),
+            needs_services,
         }
     }
 
@@ -114,7 +119,8 @@ impl Store {
         let known = |kind: Kind| self.known[kind.index()];
         match purpose {
             Purpose::Policy => {
-                Kind::ALL.into_iter().all(|kind| kind.purpose() != purpose || known(kind) != Known::Nothing)
+                let is_needed = |kind: &Kind| kind.purpose() == purpose || self.needs_services;
+                Kind::ALL.into_iter().filter(is_needed).all(|kind| known(kind) != Known::Nothing)
             }
             Purpose::Services => {
                 [Kind::Service, Kind::EndpointSlice, Kind::Node].into_iter().all(|kind| known(kind) == Known::Listed)
@@ -128,13 +134,15 @@ impl Store {
         self.is_known(purpose) && (!was_taken || !changed.is_empty())
     }
 
-    /// Returns the number of objects of each kind. `None` for a kind that is absent or not followed.
+    /// Returns the number of objects of each kind. `None` for a kind that is absent or not followed. Without kinds that only policies of other
+    /// products need, if these are not read.
     pub(super) fn counts(&self) -> Vec<(Kind, Option<usize>)> {
         let count = |kind: Kind| {
             let is_there = matches!(self.known[kind.index()], Known::Listed | Known::Nothing);
             (kind, is_there.then(|| self.counts[kind.index()]))
         };
-        Kind::ALL.into_iter().map(count).collect()
+        let is_listed = |kind: &Kind| !kind.is_foreign() || self.known[kind.index()] != Known::Ignored;
+        Kind::ALL.into_iter().filter(is_listed).map(count).collect()
     }
 
     /// Adds a page to a list. If an object occurs twice, the later one counts.
@@ -191,6 +199,9 @@ impl Store {
         if kind == Kind::Node && follows_services {
             self.pending[Purpose::Services.index()].note(key.clone());
         }
+        if kind.purpose() == Purpose::Services && self.needs_services {
+            self.pending[Purpose::Policy.index()].note(key.clone());
+        }
         self.pending[kind.purpose().index()].note(key);
     }
 
@@ -215,7 +226,8 @@ impl Store {
     /// was taken.
     pub(super) fn taken(&self) -> Option<impl Iterator<Item = &Object>> {
         let [policy, services] = &self.pending;
-        let is_wanted = |key: &Key| services.was_taken || kind_of(key).purpose() != Purpose::Services;
+        let has_services = services.was_taken || self.needs_services;
+        let is_wanted = move |key: &Key| has_services || kind_of(key).purpose() != Purpose::Services;
         let objects =
             self.objects.iter().filter(move |(key, _)| is_wanted(key)).filter_map(|(_, object)| object.as_deref());
         (policy.was_taken && policy.changed.is_empty()).then_some(objects)
@@ -261,9 +273,9 @@ impl Store {
         let mut errors = SourceErrors::default();
         let unsurvived = self.faults.values().filter(|faults| !faults.is_survived());
         unsurvived.for_each(|faults| faults.tell_problems(PLACE, &mut errors));
+        errors.extend(self.needs_a_faulty_service());
         if errors.is_empty() && (unknown.is_node || unknown.is_pod || !unknown.namespaces.is_empty()) {
-            let error = needs_labels(self.objects.values().flatten().map(|object| &**object), &unknown);
-            errors.extend(error);
+            errors.extend(self.needs_unknown_labels(&unknown));
         }
         if !errors.is_empty() {
             return Err(errors);
@@ -274,6 +286,40 @@ impl Store {
             self.excluded = unknown.namespaces;
         }
         Ok(())
+    }
+
+    /// Returns the error of a policy that depends on labels that are unknown. `None` if there is none.
+    fn needs_unknown_labels(&self, unknown: &Unknown) -> Option<SourceError> {
+        let objects = self.objects.values().flatten().map(|object| &**object);
+        if !self.needs_services {
+            return needs_labels(objects, unknown);
+        }
+        let resolved = foreign::resolved(objects.cloned());
+        needs_labels(resolved.iter(), unknown)
+    }
+
+    /// Returns the error of a policy of another product that names Services, if a Service or endpoint slice is malformed: rules that deny
+    /// could match less. `None` if there is none.
+    fn needs_a_faulty_service(&self) -> Option<SourceError> {
+        if !self.needs_services {
+            return None;
+        }
+        let is_faulty = |key: &Key| kind_of(key).purpose() == Purpose::Services;
+        let (service, _) = self.faults.iter().find(|(key, faults)| faults.has_problems() && is_faulty(key))?;
+        let policy = self.objects.iter().find(|(_, object)| match object.as_deref() {
+            Some(Object::Foreign(object)) => object.needs().is_some_and(|needs| needs.overlaps(Needs::SERVICES)),
+            _ => false,
+        });
+        let (policy, _) = policy?;
+        Some(SourceError {
+            file: PLACE.into(),
+            document: 0,
+            line: None,
+            object: Some(policy.to_string()),
+            path: String::new(),
+            problem: format!("names a Service, and {service} could not be read"),
+            help: "correct that object".to_owned(),
+        })
     }
 
     /// Returns a policy restricted to namespaces with readable labels. Other objects are returned unchanged.
@@ -317,8 +363,20 @@ fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Box<Object>>, Option<Box
 
 fn kind_of(key: &Key) -> Kind {
     match key {
-        // Kinds of other products are not requested from the API server.
-        Key::Foreign(_) => Kind::ClusterNetworkPolicy,
+        Key::Foreign(name) => match name.kind {
+            ForeignKind::CalicoTier => Kind::CalicoTier,
+            ForeignKind::CalicoNetworkPolicy => Kind::CalicoNetworkPolicy,
+            ForeignKind::CalicoGlobalNetworkPolicy => Kind::CalicoGlobalNetworkPolicy,
+            ForeignKind::CalicoStagedNetworkPolicy => Kind::CalicoStagedNetworkPolicy,
+            ForeignKind::CalicoStagedGlobalNetworkPolicy => Kind::CalicoStagedGlobalNetworkPolicy,
+            ForeignKind::CalicoNetworkSet => Kind::CalicoNetworkSet,
+            ForeignKind::CalicoGlobalNetworkSet => Kind::CalicoGlobalNetworkSet,
+            ForeignKind::CalicoHostEndpoint => Kind::CalicoHostEndpoint,
+            ForeignKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
+            ForeignKind::CiliumClusterwideNetworkPolicy => Kind::CiliumClusterwideNetworkPolicy,
+            ForeignKind::CiliumCidrGroup => Kind::CiliumCidrGroup,
+            ForeignKind::ServiceAccount => Kind::ServiceAccount,
+        },
         Key::Service(_) => Kind::Service,
         Key::EndpointSlice(_) => Kind::EndpointSlice,
         Key::Namespace(_) => Kind::Namespace,
@@ -329,14 +387,13 @@ fn kind_of(key: &Key) -> Kind {
             ClusterPolicyKind::ClusterNetworkPolicy => Kind::ClusterNetworkPolicy,
             ClusterPolicyKind::AdminNetworkPolicy => Kind::AdminNetworkPolicy,
             ClusterPolicyKind::BaselineAdminNetworkPolicy => Kind::BaselineAdminNetworkPolicy,
-            // Kinds of other products are not requested from the API server.
-            ClusterPolicyKind::CalicoNetworkPolicy
-            | ClusterPolicyKind::CalicoGlobalNetworkPolicy
-            | ClusterPolicyKind::CalicoStagedNetworkPolicy
-            | ClusterPolicyKind::CalicoStagedGlobalNetworkPolicy
-            | ClusterPolicyKind::CalicoStagedKubernetesNetworkPolicy
-            | ClusterPolicyKind::CiliumNetworkPolicy
-            | ClusterPolicyKind::CiliumClusterwideNetworkPolicy => Kind::ClusterNetworkPolicy,
+            ClusterPolicyKind::CalicoNetworkPolicy => Kind::CalicoNetworkPolicy,
+            ClusterPolicyKind::CalicoGlobalNetworkPolicy => Kind::CalicoGlobalNetworkPolicy,
+            ClusterPolicyKind::CalicoStagedNetworkPolicy => Kind::CalicoStagedNetworkPolicy,
+            ClusterPolicyKind::CalicoStagedGlobalNetworkPolicy => Kind::CalicoStagedGlobalNetworkPolicy,
+            ClusterPolicyKind::CalicoStagedKubernetesNetworkPolicy => Kind::CalicoStagedKubernetesNetworkPolicy,
+            ClusterPolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
+            ClusterPolicyKind::CiliumClusterwideNetworkPolicy => Kind::CiliumClusterwideNetworkPolicy,
         },
     }
 }

@@ -64,24 +64,46 @@ impl Fault {
     ];
 }
 
-/// The known kinds: kind, resource, apiVersion, whether the kind is namespaced.
-const KINDS: [(&str, &str, &str, bool); 10] = [
-    ("Namespace", "namespaces", "v1", false),
-    ("Node", "nodes", "v1", false),
-    ("Pod", "pods", "v1", true),
-    ("NetworkPolicy", "networkpolicies", "networking.k8s.io/v1", true),
-    ("ClusterNetworkPolicy", "clusternetworkpolicies", "policy.networking.k8s.io/v1alpha2", false),
-    ("AdminNetworkPolicy", "adminnetworkpolicies", "policy.networking.k8s.io/v1alpha1", false),
-    ("BaselineAdminNetworkPolicy", "baselineadminnetworkpolicies", "policy.networking.k8s.io/v1alpha1", false),
-    ("Service", "services", "v1", true),
-    ("EndpointSlice", "endpointslices", "discovery.k8s.io/v1", true),
-    ("EndpointSlice", "endpointslices", OLD_SLICES, true),
+/// The known kinds: kind, resource, apiVersion, whether the kind is namespaced, and a name for the kind in all its versions.
+const KINDS: [KindRow; 19] = [
+    ("Namespace", "namespaces", "v1", false, "namespaces"),
+    ("Node", "nodes", "v1", false, "nodes"),
+    ("Pod", "pods", "v1", true, "pods"),
+    ("ServiceAccount", "serviceaccounts", "v1", true, "serviceaccounts"),
+    ("NetworkPolicy", "networkpolicies", "networking.k8s.io/v1", true, "networkpolicies"),
+    ("ClusterNetworkPolicy", "clusternetworkpolicies", "policy.networking.k8s.io/v1alpha2", false, "cnp"),
+    ("AdminNetworkPolicy", "adminnetworkpolicies", "policy.networking.k8s.io/v1alpha1", false, "anp"),
+    ("BaselineAdminNetworkPolicy", "baselineadminnetworkpolicies", "policy.networking.k8s.io/v1alpha1", false, "banp"),
+    ("Service", "services", "v1", true, "services"),
+    ("EndpointSlice", "endpointslices", "discovery.k8s.io/v1", true, "endpointslices"),
+    ("EndpointSlice", "endpointslices", OLD_SLICES, true, "endpointslices"),
+    ("Tier", "tiers", CALICO, false, "calico-tiers"),
+    ("NetworkPolicy", "networkpolicies", CALICO, true, "calico-networkpolicies"),
+    ("GlobalNetworkPolicy", "globalnetworkpolicies", CALICO, false, "calico-globalnetworkpolicies"),
+    ("GlobalNetworkSet", "globalnetworksets", CALICO, false, "calico-globalnetworksets"),
+    ("CiliumNetworkPolicy", "ciliumnetworkpolicies", "cilium.io/v2", true, "ciliumnetworkpolicies"),
+    ("CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicies", "cilium.io/v2", false, "ccnp"),
+    ("CiliumCIDRGroup", "ciliumcidrgroups", "cilium.io/v2", false, "ciliumcidrgroups"),
+    ("CiliumCIDRGroup", "ciliumcidrgroups", "cilium.io/v2alpha1", false, "ciliumcidrgroups"),
 ];
+
+/// The API version in which Calico stores its objects.
+const CALICO: &str = "crd.projectcalico.org/v1";
 
 /// The API version of endpoint slices before Kubernetes 1.21.
 const OLD_SLICES: &str = "discovery.k8s.io/v1beta1";
 
-const GROUP: &str = "policy.networking.k8s.io";
+/// The API groups that not every server has.
+const OPTIONAL: [&str; 3] = ["policy.networking.k8s.io", "crd.projectcalico.org", "cilium.io"];
+
+fn group_of(kind: &KindRow) -> &'static str {
+    kind.2.split_once('/').map_or("", |(group, _)| group)
+}
+
+/// Returns the name for the kind in all its versions. `kind` is this name, or the kind's own.
+fn row_name(kind: &str) -> &'static str {
+    KINDS.iter().find(|known| known.4 == kind).or_else(|| KINDS.iter().find(|known| known.0 == kind)).unwrap().4
+}
 
 struct Logged {
     version: u64,
@@ -144,10 +166,10 @@ impl World {
     }
 
     fn serves(&self, kind: &KindRow) -> bool {
-        if kind.2.starts_with(GROUP) {
-            return self.served.contains(kind.1);
+        if OPTIONAL.contains(&group_of(kind)) {
+            return self.served.contains(kind.4);
         }
-        !self.withdrawn.contains(kind.1) && (kind.0 != "EndpointSlice" || (kind.2 == OLD_SLICES) == self.is_old)
+        !self.withdrawn.contains(kind.4) && (kind.0 != "EndpointSlice" || (kind.2 == OLD_SLICES) == self.is_old)
     }
 
     fn set(&mut self, name: Name, mut object: Value, what: &'static str) {
@@ -238,7 +260,7 @@ impl ApiServer {
 
     /// Deletes an object. Returns whether it existed.
     pub fn delete(&self, kind: &str, namespace: &str, name: &str) -> bool {
-        let resource = KINDS.iter().find(|known| known.0 == kind).unwrap().1;
+        let resource = row_name(kind);
         let name = (resource, namespace.to_owned(), name.to_owned());
         let mut world = self.world();
         let Some(object) = world.objects.get(&name).cloned() else { return false };
@@ -255,7 +277,7 @@ impl ApiServer {
 
     /// Starts or stops serving a kind. Stopping removes the kind's objects.
     pub fn serve(&self, kind: &str, is_served: bool) {
-        let resource = KINDS.iter().find(|known| known.0 == kind).unwrap().1;
+        let resource = row_name(kind);
         let mut world = self.world();
         if is_served {
             world.served.insert(resource);
@@ -274,7 +296,7 @@ impl ApiServer {
 
     /// Forbids access to a kind, or allows it again.
     pub fn forbid(&self, kind: &str, is_forbidden: bool) {
-        let resource = KINDS.iter().find(|known| known.0 == kind).unwrap().1;
+        let resource = row_name(kind);
         let mut world = self.world();
         if is_forbidden {
             world.forbidden.insert(resource)
@@ -372,7 +394,7 @@ fn name_of(object: &Value) -> Name {
     let kind = KINDS.iter().find(is_kind).expect("a kind that is served");
     let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
     let namespace = if kind.3 { text("namespace") } else { String::new() };
-    (kind.1, namespace, text("name"))
+    (kind.4, namespace, text("name"))
 }
 
 /// A generated pod with the fields of real pods, most of which policy does not use.
@@ -505,9 +527,7 @@ fn answer(inner: &Inner, mut stream: &TcpStream, path: &str, epoch: u64) -> std:
     }
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let query: HashMap<&str, &str> = query.split('&').filter_map(|part| part.split_once('=')).collect();
-    if path == format!("/apis/{GROUP}")
-        || path.starts_with(&format!("/apis/{GROUP}/v")) && path.matches('/').count() == 3
-    {
+    if path.strip_prefix("/apis/").is_some_and(|rest| rest.split('/').count() <= 2) {
         return discovery(inner, stream, path);
     }
     let Some(kind) = KINDS.iter().find(|kind| {
@@ -521,7 +541,7 @@ fn answer(inner: &Inner, mut stream: &TcpStream, path: &str, epoch: u64) -> std:
         drop(world);
         return send(stream, 404, "404 page not found");
     }
-    if world.forbidden.contains(kind.1) {
+    if world.forbidden.contains(kind.4) {
         drop(world);
         return send(stream, 403, &status(403, "forbidden"));
     }
@@ -542,32 +562,34 @@ fn answer(inner: &Inner, mut stream: &TcpStream, path: &str, epoch: u64) -> std:
 }
 
 fn discovery(inner: &Inner, stream: &TcpStream, path: &str) -> std::io::Result<bool> {
-    let served = inner.world.lock().unwrap().served.clone();
-    let has =
-        |version: &str| KINDS.iter().filter(|kind| kind.2 == version && served.contains(kind.1)).collect::<Vec<_>>();
-    let versions = ["v1alpha1", "v1alpha2"].map(|version| format!("{GROUP}/{version}"));
-    if path == format!("/apis/{GROUP}") {
+    let rest = path.strip_prefix("/apis/").unwrap();
+    let served: Vec<&KindRow> = {
+        let world = inner.world.lock().unwrap();
+        KINDS.iter().filter(|kind| world.serves(kind)).collect()
+    };
+    let body = if rest.contains('/') {
+        let resources: Vec<Value> = served
+            .iter()
+            .filter(|kind| kind.2 == rest)
+            .map(|kind| json!({"name": kind.1, "kind": kind.0, "verbs": ["list", "watch"]}))
+            .collect();
+        (!resources.is_empty())
+            .then(|| json!({"kind": "APIResourceList", "groupVersion": rest, "resources": resources}))
+    } else {
+        let versions: BTreeSet<&str> = served.iter().filter(|kind| group_of(kind) == rest).map(|kind| kind.2).collect();
         let versions: Vec<Value> = versions
             .iter()
-            .filter(|version| !has(version).is_empty())
             .map(|version| json!({"groupVersion": version, "version": version.split('/').nth(1)}))
             .collect();
-        if versions.is_empty() {
-            return send(stream, 404, "404 page not found");
-        }
-        return send(stream, 200, &json!({"kind": "APIGroup", "name": GROUP, "versions": versions}).to_string());
+        (!versions.is_empty()).then(|| json!({"kind": "APIGroup", "name": rest, "versions": versions}))
+    };
+    match body {
+        Some(body) => send(stream, 200, &body.to_string()),
+        None => send(stream, 404, "404 page not found"),
     }
-    let version = path.strip_prefix("/apis/").unwrap();
-    let resources: Vec<Value> =
-        has(version).iter().map(|kind| json!({"name": kind.1, "kind": kind.0, "verbs": ["list", "watch"]})).collect();
-    if resources.is_empty() {
-        return send(stream, 404, "404 page not found");
-    }
-    let body = json!({"kind": "APIResourceList", "groupVersion": version, "resources": resources});
-    send(stream, 200, &body.to_string())
 }
 
-type KindRow = (&'static str, &'static str, &'static str, bool);
+type KindRow = (&'static str, &'static str, &'static str, bool, &'static str);
 
 /// Returns a page of a list. An error if the continue token is no longer known.
 fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<String, ()> {
@@ -587,11 +609,11 @@ fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<St
         let items: Vec<String> = (from..to).map(|at| make(at, version).to_string()).collect();
         let next = if to < synthetic { to.to_string() } else { String::new() };
         drop(world);
-        return Ok(page(kind, version, &next, &items.join(",")));
+        return Ok(page(kind, version, (&next, synthetic - to), &items.join(",")));
     }
     let (version, mut items) = match query.get("continue") {
         None => {
-            let of_kind = world.objects.iter().filter(|(name, _)| name.0 == kind.1);
+            let of_kind = world.objects.iter().filter(|(name, _)| name.0 == kind.4);
             let items = of_kind.map(|(_, object)| object.clone()).collect();
             (world.version, items)
         }
@@ -601,6 +623,7 @@ fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<St
         }
     };
     let rest = items.split_off(limit.min(items.len()));
+    let remaining = rest.len();
     let next = if rest.is_empty() {
         String::new()
     } else {
@@ -618,14 +641,15 @@ fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<St
         fields.remove("apiVersion");
     }
     let items: Vec<String> = items.iter().map(Value::to_string).collect();
-    Ok(page(kind, version, &next, &items.join(",")))
+    Ok(page(kind, version, (&next, remaining), &items.join(",")))
 }
 
-/// Builds a page of a list. `items` is the JSON text between the brackets.
-fn page(kind: &KindRow, version: u64, next: &str, items: &str) -> String {
+/// Builds a page of a list. `items` is the JSON text between the brackets; `next` is the continue token, with the number of objects behind it.
+fn page(kind: &KindRow, version: u64, (next, remaining): (&str, usize), items: &str) -> String {
     let mut metadata = json!({"resourceVersion": version.to_string()});
     if !next.is_empty() {
         metadata["continue"] = next.into();
+        metadata["remainingItemCount"] = remaining.into();
     }
     let items = if items.is_empty() { "null".to_owned() } else { format!("[{items}]") };
     format!(r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":{items}}}"#, kind.0, kind.2)
@@ -676,7 +700,7 @@ fn watch(inner: &Inner, mut stream: &TcpStream, kind: &KindRow, from: u64, epoch
             let known = world.log.partition_point(|logged| logged.version <= at);
             let new: Vec<String> = world.log[known..]
                 .iter()
-                .filter(|logged| logged.resource == kind.1)
+                .filter(|logged| logged.resource == kind.4)
                 .map(|logged| format!("{}\n", json!({"type": logged.what, "object": logged.object})))
                 .collect();
             at = world.version;

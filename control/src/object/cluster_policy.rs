@@ -169,6 +169,16 @@ impl ClusterPolicyKind {
         matches!(self, Self::CiliumNetworkPolicy | Self::CiliumClusterwideNetworkPolicy)
     }
 
+    /// Whether policies of the kind are proposals, which are audited and never enforced.
+    pub const fn is_staged(self) -> bool {
+        matches!(
+            self,
+            Self::CalicoStagedNetworkPolicy
+                | Self::CalicoStagedGlobalNetworkPolicy
+                | Self::CalicoStagedKubernetesNetworkPolicy
+        )
+    }
+
     /// Returns the kind's name in Kubernetes. Calico's kinds have the product's name before it, because NetworkPolicy is also a kind of
     /// Kubernetes.
     pub const fn name(self) -> &'static str {

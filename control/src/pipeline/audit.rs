@@ -220,7 +220,8 @@ impl Shadow {
 
 impl Pipeline {
     /// Enables auditing. Policies whose annotation, or whose namespace's annotation, requests an audit are then not enforced. `default`
-    /// applies to policies without an annotation. Without auditing, all policies are enforced, whatever their annotations say.
+    /// applies to policies without an annotation. Without auditing, all policies are enforced, whatever their annotations say, except staged
+    /// ones, which have no effect then.
     ///
     /// Must be called before the pipeline has objects. Has no effect if policy is enforced at the source or by the kernel.
     #[must_use]
@@ -289,7 +290,8 @@ impl Pipeline {
             }
             AuditedPolicy::Cluster(name) => {
                 let policy = self.cache.cluster_policies().get(name)?;
-                self.processor.auditing().map(|default| policy.enforcement.unwrap_or(default))
+                let staged = name.kind.is_staged().then_some(Enforcement::Audit);
+                self.processor.auditing().map(|default| policy.enforcement.unwrap_or(default)).or(staged)
             }
         };
         Some(said.unwrap_or_default())
@@ -306,6 +308,7 @@ impl Pipeline {
         let own = own.map(|policy| (AuditedPolicy::Namespaced(policy.name.clone()), policy.position.clone()));
         let cluster = self.cache.cluster_policies().values();
         let cluster = cluster.filter(|policy| policy.enforcement == Some(Enforcement::Audit));
+        let cluster = cluster.filter(|policy| !policy.rank.name.kind.is_staged());
         let cluster = cluster.map(|policy| (AuditedPolicy::Cluster(policy.rank.name.clone()), policy.position.clone()));
         own.chain(cluster).collect()
     }

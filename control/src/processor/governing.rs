@@ -36,6 +36,11 @@ impl Governing {
         }
     }
 
+    /// Whether the policy is a proposal, which is never enforced.
+    pub(super) fn is_staged(&self) -> bool {
+        matches!(self, Self::Cluster(policy) if policy.rank.name.kind.is_staged())
+    }
+
     /// Returns the policies that select the pod.
     pub(super) fn of<'a>(cache: &'a Cache, pod: &'a Pod) -> impl Iterator<Item = Self> + 'a {
         let namespaced = cache.policies_in(&pod.name.namespace).filter(|policy| policy.subject.matches(&pod.labels));

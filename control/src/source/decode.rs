@@ -74,7 +74,7 @@ pub(super) enum Decoded {
     OtherProduct {
         /// The object's apiVersion and kind.
         kind: VersionKind,
-        /// The object. Used only with [`ForeignKinds::Read`](super::ForeignKinds::Read).
+        /// The object. Not used with [`ForeignKinds::Skip`](super::ForeignKinds::Skip).
         read: Box<Read>,
     },
     /// An object with a pod template.

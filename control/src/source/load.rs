@@ -25,7 +25,8 @@ use super::planned::{self, Placed};
 use super::template::WorkloadRead;
 use super::tree::Entry;
 use super::{
-    ForeignKinds, Loaded, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced, foreign, service,
+    ForeignKinds, Loaded, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced, foreign,
+    foreign_policies, service,
 };
 use crate::object::{IngressIsolation, Object, Policy, Position};
 
@@ -237,9 +238,9 @@ impl Loader {
             Decoded::OtherProduct { kind, read } => {
                 let (api_version, kind) = kind.parts();
                 if self.options.foreign == ForeignKinds::Skip || self.options.ignores(api_version, kind) {
-                    return self.skip(api_version, kind, context);
+                    return self.skip_foreign(api_version, kind, context);
                 }
-                *read
+                foreign_policies::prepared(*read, self.options.foreign)
             }
             Decoded::Foreign(problem) => Read::nameless(*problem),
             Decoded::Workload(read) => return self.settle_workload(*read, context),
@@ -256,7 +257,7 @@ impl Loader {
                 _ => None,
             };
             if let Some((api_version, kind)) = kind {
-                if self.options.foreign == ForeignKinds::Read {
+                if self.options.foreign != ForeignKinds::Skip {
                     self.held.keep(read, || context.position());
                 }
                 return self.skip(api_version, kind, context);
@@ -344,6 +345,15 @@ impl Loader {
         let key = key(&name);
         policy.name.name = Arc::clone(&key.name);
         key
+    }
+
+    /// Skips an object of another product whose kind is supported.
+    fn skip_foreign(&mut self, api_version: &str, kind: &str, context: &mut Context<'_>) {
+        let is_policy = foreign::restricts(foreign::group_of(api_version), kind);
+        if !is_policy || self.options.ignores(api_version, kind) {
+            return self.skip(api_version, kind, context);
+        }
+        *self.loaded.foreign.entry(format!("{api_version} {kind}")).or_insert(0) += 1;
     }
 
     fn skip(&mut self, api_version: &str, kind: &str, context: &mut Context<'_>) {

@@ -58,6 +58,7 @@ mod enforcement;
 mod error;
 mod fallback;
 mod foreign;
+mod foreign_policies;
 mod json;
 mod kinds;
 mod labels;
@@ -124,6 +125,8 @@ pub struct Loaded {
     pub skipped: BTreeMap<String, usize>,
     /// Number of skipped objects per kind in [`Options::ignored`], with the same keys. These kinds restrict traffic.
     pub ignored: BTreeMap<String, usize>,
+    /// Number of policies of other products that [`ForeignKinds::Skip`] skipped, per kind, with the same keys.
+    pub foreign: BTreeMap<String, usize>,
     /// The skipped custom resources whose operators may make pods. Empty unless [`Templates::Read`] is set.
     pub custom: Vec<CustomResource>,
     /// The ports that containers of pods and of pod templates declare. Empty unless [`Templates::Read`] is set.

@@ -42,7 +42,7 @@ impl Semantics {
     }
 }
 
-/// The effect of an object whose kind restricts traffic and is not enforced.
+/// The effect of an object whose kind restricts traffic and is not supported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unenforced {
     /// Rejects the whole input if it contains such an object.
@@ -62,14 +62,18 @@ pub enum ServiceKinds {
     Read,
 }
 
-/// Whether to read policies of other products, with the objects that they refer to.
+/// Whether and for what to read policies of other products, with the objects that they refer to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForeignKinds {
-    /// Skips them. [`Options::unenforced`] applies to the policies among them.
+    /// Skips them, and counts the policies among them in [`Loaded::foreign`](super::Loaded::foreign).
     #[default]
     Skip,
-    /// Returns them as [`Object::Foreign`](crate::object::Object::Foreign).
+    /// Returns them as [`Object::Foreign`](crate::object::Object::Foreign), for answers.
     Read,
+    /// Returns them, with every policy audited. A faulty object without a stand-in is left out, because it decides nothing.
+    Audit,
+    /// Returns them. A rule that allows traffic about which other conditions decide, such as HTTP rules, is a fault.
+    Enforce,
 }
 
 /// Whether to add planned pods for workloads that have no pods in the state.
@@ -108,7 +112,7 @@ pub struct Options {
     pub unenforced: Unenforced,
     /// Whether to read Services and endpoint slices.
     pub services: ServiceKinds,
-    /// Whether to read policies of other products.
+    /// Whether and for what to read policies of other products.
     pub foreign: ForeignKinds,
     /// Whether to add planned pods made from workloads' templates, and in which blocks.
     pub templates: Templates,

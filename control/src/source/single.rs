@@ -2,14 +2,18 @@
 //!
 //! [`Faults`] outlive the reading of an object: a server sends an object once, but each batch reports the faults of all objects.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 pub use super::cluster_policy::{Unknown, needs_labels};
 use super::decode::{Decoded, Inherited, decode};
 use super::error::{Findings, Problem, SourceError, SourceErrors};
 pub use super::fallback::exclude_namespaces;
+use super::foreign_policies;
 use super::load::consequence;
-use super::outcome::{Outcome, Read};
+use super::options::ForeignKinds;
+use super::outcome::{ObjectKey, Outcome, Read};
 use crate::object::Object;
 
 /// The result of reading one object.
@@ -35,14 +39,17 @@ pub struct Faults {
 }
 
 /// Reads an object. `api_version` and `kind` apply if the object itself does not contain them. The semantics of `extensions/v1beta1` are
-/// those of current API servers.
+/// those of current API servers. Objects of other products are read as `foreign` says.
 ///
-/// `None` if the kind is unsupported.
-pub fn read(value: Value, api_version: &str, kind: &str) -> Option<Single> {
+/// `None` if the kind is unsupported, or another product's and `foreign` is [`ForeignKinds::Skip`].
+pub fn read(value: Value, api_version: &str, kind: &str, foreign: ForeignKinds) -> Option<Single> {
     let read = match decode(value, &Inherited::new(api_version, kind)) {
         // Current API servers no longer use the model of 2016.
         Decoded::Read(read) | Decoded::BySemantics { v1: read, .. } => *read,
         Decoded::Foreign(problem) => Read::nameless(*problem),
+        Decoded::OtherProduct { read, .. } if foreign != ForeignKinds::Skip => {
+            foreign_policies::prepared(*read, foreign)
+        }
         Decoded::Skipped { .. }
         | Decoded::OtherProduct { .. }
         | Decoded::Workload(_)
@@ -55,6 +62,14 @@ pub fn read(value: Value, api_version: &str, kind: &str) -> Option<Single> {
         Outcome::Nothing | Outcome::Unreadable => None,
     };
     Some(Single { object, faults })
+}
+
+/// Returns the name of an object of another product as its policies and answers know it: after its namespace and `/` if it has one.
+/// `None` if it is unreadable.
+pub fn foreign_name(value: Value, api_version: &str, kind: &str) -> Option<Arc<str>> {
+    let Decoded::OtherProduct { read, .. } = decode(value, &Inherited::new(api_version, kind)) else { return None };
+    let ObjectKey { namespace, name, .. } = read.key?;
+    Some(if namespace.is_empty() { name } else { format!("{namespace}/{name}").into() })
 }
 
 impl Single {
@@ -123,11 +138,11 @@ mod tests {
     #[test]
     fn an_object_is_read_alone_and_its_faults_name_the_place() {
         let pod = json!({"metadata": {"name": "a", "namespace": "x"}, "spec": {}});
-        let clean = read(pod, "v1", "Pod").unwrap();
+        let clean = read(pod, "v1", "Pod", ForeignKinds::Skip).unwrap();
         assert!(matches!(clean.object, Some(Object::Pod(_))) && clean.faults.is_none(), "{clean:?}");
-        assert!(read(json!({"metadata": {"name": "a"}}), "apps/v1", "Deployment").is_none());
+        assert!(read(json!({"metadata": {"name": "a"}}), "apps/v1", "Deployment", ForeignKinds::Skip).is_none());
         let policy = json!({"metadata": {"name": "p", "namespace": "x"}, "spec": {"ingres": []}});
-        let closed = read(policy, "networking.k8s.io/v1", "NetworkPolicy").unwrap();
+        let closed = read(policy, "networking.k8s.io/v1", "NetworkPolicy", ForeignKinds::Skip).unwrap();
         assert!(matches!(closed.object, Some(Object::Policy(_))));
         let faults = closed.faults.unwrap();
         assert!(faults.has_problems() && faults.is_survived());

@@ -594,10 +594,8 @@ fn a_policy_of_another_api_version_is_never_passed_over() {
 #[test]
 fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_each_unless_they_may_be_ignored() {
     for (api_version, kind, name) in [
-        ("cilium.io/v2", "CiliumNetworkPolicy", "CiliumNetworkPolicy"),
-        ("cilium.io/v2", "CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicy"),
-        ("projectcalico.org/v3", "NetworkPolicy", "NetworkPolicy.projectcalico.org"),
-        ("crd.projectcalico.org/v1", "GlobalNetworkPolicy", "GlobalNetworkPolicy"),
+        ("policy.antrea.io/v1beta2", "AntreaNetworkPolicy", "antreanetworkpolicy"),
+        ("networking.example.org/v1", "NetworkPolicy", "NetworkPolicy.networking.example.org"),
         ("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", "ClusterNetworkPolicy.crd.antrea.io"),
         ("k8s.ovn.org/v1", "EgressFirewall", "EgressFirewall"),
     ] {

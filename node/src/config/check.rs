@@ -80,6 +80,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         state: state::state(
             &written.state,
             written.services.0.is_some() && dataplane == Dataplane::Vswitch,
+            (dataplane, enforce),
             folder,
             &mut faults,
         ),

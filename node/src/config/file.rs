@@ -11,8 +11,8 @@ use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
 use super::{
-    Attach, ConfigError, Dataplane, EncapsulationMode, EngineName, Poll, WhenMissing, WhenRefused, WhenUnreachable,
-    Window, XdpModeName,
+    Attach, ConfigError, Dataplane, EncapsulationMode, EngineName, ForeignPolicies, Poll, WhenMissing, WhenRefused,
+    WhenUnreachable, Window, XdpModeName,
 };
 use super::{encapsulation, hubble, masquerade, names, node_ranges};
 use crate::args::LogFormat;
@@ -102,6 +102,7 @@ pub(super) struct State {
     pub(super) namespace_default: Option<Spanned<NamespaceDefault>>,
     #[serde(default)]
     pub(super) ignore: Vec<Spanned<String>>,
+    pub(super) foreign_policies: Option<Spanned<ForeignPolicies>>,
     pub(super) when_missing: Option<Spanned<WhenMissing>>,
     pub(super) when_refused: Option<Spanned<WhenRefused>>,
     #[serde(default)]

@@ -1,10 +1,13 @@
 //! Settings of the policy source.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_cluster::kubernetes::Access;
-use bulkhead_control::source::{self, Loaded, Options, SourceErrors};
+use bulkhead_control::source::{self, ForeignKinds, Loaded, Options, SourceErrors};
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::NodeRanges;
 
@@ -34,6 +37,59 @@ impl StateConfig {
         let mut loaded = source::load(&self.paths, options)?;
         self.node_ranges.complete_all(&mut loaded.objects);
         Ok(loaded)
+    }
+}
+
+/// What happens with policies of other products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum ForeignPolicies {
+    /// They are counted, with a warning, and have no effect.
+    #[default]
+    Off,
+    /// They are audited: connections that they would deny pass and are counted.
+    Audit,
+    /// They are enforced.
+    Enforce,
+}
+
+impl ForeignPolicies {
+    /// Returns how their objects are read.
+    pub(crate) const fn kinds(self) -> ForeignKinds {
+        match self {
+            Self::Off => ForeignKinds::Skip,
+            Self::Audit => ForeignKinds::Audit,
+            Self::Enforce => ForeignKinds::Enforce,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ForeignPolicies {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+
+        impl Visitor<'_> for Written {
+            type Value = ForeignPolicies;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("enforce, audit or off")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ForeignPolicies, E> {
+                match text {
+                    "off" => Ok(ForeignPolicies::Off),
+                    "audit" => Ok(ForeignPolicies::Audit),
+                    "enforce" => Ok(ForeignPolicies::Enforce),
+                    _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+                }
+            }
+
+            /// YAML 1.1 reads `off` as a boolean.
+            fn visit_bool<E: de::Error>(self, on: bool) -> Result<ForeignPolicies, E> {
+                if on { Err(E::invalid_value(Unexpected::Bool(on), &self)) } else { Ok(ForeignPolicies::Off) }
+            }
+        }
+
+        deserializer.deserialize_any(Written)
     }
 }
 

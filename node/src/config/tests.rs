@@ -2,7 +2,7 @@ use super::*;
 use bulkhead_cluster::kubernetes::Access;
 use bulkhead_control::object::Enforcement;
 use bulkhead_control::pipeline::Choice;
-use bulkhead_control::source::ServiceKinds;
+use bulkhead_control::source::{ForeignKinds, ServiceKinds};
 use bulkhead_dataplane::SessionConfig;
 
 const LEAST: &str = "node: n\nstate: {paths: [s.yaml]}\nports: [{kind: uplink, interface: eth1}]\n";
@@ -322,6 +322,27 @@ fn an_api_server_takes_the_place_of_files_and_what_is_about_files_is_refused_bes
         let error = state(wrong).unwrap_err();
         assert!(error.contains(told) && error.contains("help: "), "{wrong}: {error}");
     }
+}
+
+#[test]
+fn policies_of_other_products_are_off_unless_they_are_audited_or_enforced() {
+    let foreign = |text: &str, more: &str| {
+        let state = format!("{{kubernetes: {{}}, foreign_policies: {text}}}");
+        parse(&(LEAST.replace("{paths: [s.yaml]}", &state) + more)).map(|config| config.state.options.foreign)
+    };
+    assert_eq!(parse(LEAST).unwrap().state.options.foreign, ForeignKinds::Skip);
+    for (text, kinds) in
+        [("off", ForeignKinds::Skip), ("audit", ForeignKinds::Audit), ("enforce", ForeignKinds::Enforce)]
+    {
+        assert_eq!(foreign(text, "").unwrap(), kinds, "{text}");
+    }
+    for text in ["on", "true", "7", "Enforce", "[]"] {
+        let error = foreign(text, "").unwrap_err();
+        assert!(error.contains("enforce, audit or off"), "{text}: {error}");
+    }
+    assert!(foreign("enforce", "enforce: source\n").is_ok());
+    let error = foreign("audit", "enforce: source\n").unwrap_err();
+    assert!(error.contains("state.foreign_policies: `audit` cannot be combined with `enforce: source`"), "{error}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crossbeam_channel::{Receiver, RecvError};
 
 use super::own_node::{check_node, more_addresses, nameless, with_addresses};
 use super::{DENYING, LiveState, told};
+use crate::api::unread_policies;
 use crate::config::WhenRefused;
 use crate::log;
 use bulkhead_answers::services::Adapter;
@@ -67,7 +68,13 @@ impl LiveState {
         self.tell(&warnings, log::warn);
         let unenforced: BTreeSet<String> = loaded.unenforced.shown().iter().map(ToString::to_string).collect();
         self.tell(&unenforced, log::error);
-        let (faulty, unenforced_kinds) = (loaded.faulty, loaded.unenforced.total());
+        if !loaded.foreign.is_empty() {
+            let counts = loaded.foreign.iter().map(|(kind, count)| (&**kind, Some(*count)));
+            let warning = unread_policies(counts);
+            self.tell(&[warning.clone()].into(), log::warn);
+            warnings.insert(warning);
+        }
+        let (faulty, unenforced_kinds) = (loaded.faulty, loaded.unenforced.total() + loaded.foreign.len());
         check_node(&loaded.objects, &self.node)?;
         let mut objects = loaded.objects;
         let own = objects.iter().find_map(|object| match object {

@@ -28,7 +28,7 @@ impl LiveState {
         let is_heard = self.counts.refused.load(Ordering::Relaxed) > 0;
         if let Some(kept) = self.api.as_ref().filter(|_| !is_heard).and_then(Api::last_good) {
             let (count, age) = (kept.objects.len(), kept.age.as_secs());
-            let (services, objects) = services::kept(kept.objects);
+            let (services, objects) = services::kept(kept.objects, self.config.options.foreign);
             let whole = Changes { events: self.inventory.replace(objects), ..Changes::default() };
             match self.take_changes(whole) {
                 Ok(_) => {
@@ -56,7 +56,9 @@ impl LiveState {
 
     /// Handles a notice about the API server. Its changes take effect with [`Self::refresh`].
     pub(crate) fn hear(&mut self, notice: &Notice) {
-        self.api.iter_mut().for_each(|api| api.hear(notice));
+        let Some(api) = &mut self.api else { return };
+        api.hear(notice);
+        self.counts.unenforced_kinds.store(api.unread_kinds() as u64, Ordering::Relaxed);
     }
 
     /// Returns the API server's follower, which reports the connection's health. `None` if the state comes from files.
@@ -124,7 +126,8 @@ impl LiveState {
             }
         }
         self.kernel.is_held = true;
-        self.changes.note(&events);
+        // Those of Services are noted with the batches of Services.
+        self.changes.note(events.iter().filter(|event| !services::is_of_services(event)));
         self.pipeline.apply_batch(events)?;
         // The batch may have changed which addresses of the interfaces belong to pods.
         let node = self.own_node();
@@ -135,7 +138,8 @@ impl LiveState {
             self.pipeline.apply(event)?;
         }
         check_known(&self.pipeline, &self.own)?;
-        self.enforce(warnings, BTreeSet::new(), faulty, 0)
+        let unread_kinds = self.api.as_ref().map_or(0, Api::unread_kinds);
+        self.enforce(warnings, BTreeSet::new(), faulty, unread_kinds)
     }
 }
 

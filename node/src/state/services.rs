@@ -8,6 +8,7 @@ use bulkhead_cluster::kubernetes::Changes;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Node, Object};
 use bulkhead_control::renderer::acl::Attachment;
+use bulkhead_control::source::ForeignKinds;
 use tokio::sync::watch;
 
 use super::super::api::Api;
@@ -16,16 +17,21 @@ use super::own_node::more_addresses;
 use super::{LiveState, nameless, told};
 use bulkhead_answers::services::{self, Adapter, NodeHealth, Update};
 
-/// Splits a stored copy of the API server's state into objects for Services and objects for policy. Nodes are in both.
-pub(super) fn kept(objects: Vec<Object>) -> (Vec<Object>, Vec<Object>) {
+/// Splits a stored copy of the API server's state into objects for Services and objects for policy. Nodes are in both. Services are in both if
+/// policies of other products are read, because these may name Services.
+pub(super) fn kept(objects: Vec<Object>, foreign: ForeignKinds) -> (Vec<Object>, Vec<Object>) {
     let is_of_services = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
-    let (mut services, policy): (Vec<Object>, Vec<Object>) = objects.into_iter().partition(is_of_services);
-    services.extend(policy.iter().filter(|object| matches!(object, Object::Node(_))).cloned());
+    let (mut services, mut policy): (Vec<Object>, Vec<Object>) = objects.into_iter().partition(is_of_services);
+    let nodes: Vec<Object> = policy.iter().filter(|object| matches!(object, Object::Node(_))).cloned().collect();
+    if foreign != ForeignKinds::Skip {
+        policy.extend(services.iter().cloned());
+    }
+    services.extend(nodes);
     (services, policy)
 }
 
 /// Whether the event's object affects only Services.
-const fn is_of_services(event: &Event) -> bool {
+pub(super) const fn is_of_services(event: &Event) -> bool {
     matches!(
         event,
         Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
@@ -113,15 +119,19 @@ impl LiveState {
     }
 
     /// Splits events into those for policy and those for Services. Nodes are in both, except this one: for policy it has the addresses of
-    /// its interfaces.
+    /// its interfaces. Services are in both if policies of other products are read.
     pub(super) fn divide(&self, events: Vec<Event>) -> (Vec<Event>, Vec<Event>) {
-        let (mut services, policy): (Vec<Event>, Vec<Event>) = events.into_iter().partition(is_of_services);
+        let (mut services, mut policy): (Vec<Event>, Vec<Event>) = events.into_iter().partition(is_of_services);
         let is_other_node = |event: &&Event| match event {
             Event::Apply(Object::Node(node)) => node.name != self.node,
             Event::DeleteNode(name) => *name != self.node,
             _ => false,
         };
-        services.extend(policy.iter().filter(is_other_node).cloned());
+        let nodes: Vec<Event> = policy.iter().filter(is_other_node).cloned().collect();
+        if self.config.options.foreign != ForeignKinds::Skip {
+            policy.extend(services.iter().cloned());
+        }
+        services.extend(nodes);
         (policy, services)
     }
 

@@ -6,7 +6,7 @@ use bulkhead_control::renderer::acl;
 use bulkhead_control::source::{Options, ServiceKinds, Strictness};
 
 use super::*;
-use crate::config::{MasqueradeConfig, NodeRanges, WhenRefused};
+use crate::config::{ForeignPolicies, MasqueradeConfig, NodeRanges, WhenRefused};
 use crate::next_hops::peers;
 use crate::scratch::Scratch;
 use crate::stream::Selector;
@@ -165,11 +165,11 @@ fn two_pods_with_one_address_change_nothing_for_others_and_the_newer_one_has_it(
 #[test]
 fn kinds_that_are_not_enforced_keep_a_vswitch_from_starting_and_not_from_going_on() {
     let files = Files::new("unenforced");
-    let foreign = "---\napiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: a}\n";
+    let foreign = "---\napiVersion: k8s.ovn.org/v1\nkind: EgressFirewall\nmetadata: {name: a}\n";
     let good = node("node-1", 1) + &pod("a", "10.1.0.1");
     files.write(&(good.clone() + foreign));
     let error = files.load(WhenMissing::Exit, WhenRefused::Keep).err().expect("it does not start");
-    assert!(format!("{error:#}").contains("--ignore CiliumNetworkPolicy"), "{error:#}");
+    assert!(format!("{error:#}").contains("--ignore EgressFirewall"), "{error:#}");
     let mut waiting = files.load(WhenMissing::Deny, WhenRefused::Keep).unwrap();
     assert!(waiting.denied && !reread(&mut waiting), "nor does one that waits for a state go on with this one");
     files.write(&good);
@@ -177,8 +177,75 @@ fn kinds_that_are_not_enforced_keep_a_vswitch_from_starting_and_not_from_going_o
     files.write(&(good + foreign + &pod("b", "10.1.0.2")));
     assert!(reread(&mut state));
     assert_eq!(of_policy(&state), StateCounters { applied: 2, unenforced_kinds: 1, ..StateCounters::default() });
-    assert!(state.told.iter().any(|told| told.contains("CiliumNetworkPolicy restrict traffic")), "{:?}", state.told);
+    assert!(state.told.iter().any(|told| told.contains("EgressFirewall restrict traffic")), "{:?}", state.told);
     assert_eq!(state.policy().tables.interfaces.len(), 4, "the new pod is there");
+}
+
+/// A policy of Cilium that allows ingress of namespace `x` at TCP port 80 only.
+const CILIUM: &str = "---\napiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: web, namespace: x}\n\
+    spec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: '80', protocol: TCP}]}]}]}\n";
+
+fn load_foreign(files: &Files, foreign: ForeignPolicies) -> LiveState {
+    let mut config = files.config(WhenMissing::Exit, WhenRefused::Keep);
+    config.options.foreign = foreign.kinds();
+    load(&config).unwrap()
+}
+
+/// Whether a TCP packet between the two addresses passes at the port.
+fn passes_tcp(state: &LiveState, from: &str, to: &str, port: u16) -> bool {
+    let tables = state.policy().tables;
+    let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
+    let key = bulkhead_classifier::Key::new(from, to, 6, 40_000, port);
+    let out = tables.interfaces.iter().find(|interface| interface.addresses.contains(&to)).unwrap();
+    tables.tables[out.table].tables.lookup(&key).action() == bulkhead_classifier::Action::Allow
+}
+
+#[test]
+fn policies_of_other_products_are_counted_audited_or_enforced() {
+    let files = Files::new("foreign");
+    files.write(&(node("node-1", 1) + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.2") + CILIUM));
+    let denies = |state: &LiveState| !passes_tcp(state, "10.1.0.1", "10.1.0.2", 81);
+    let off = load_foreign(&files, ForeignPolicies::Off);
+    assert!(!denies(&off) && off.audit.is_none());
+    assert_eq!(off.counts().read().unenforced_kinds, 1);
+    let told = off.told.iter().find(|told| told.contains("other products")).unwrap();
+    assert!(told.contains("1 cilium.io/v2 CiliumNetworkPolicy") && told.contains("state.foreign_policies"), "{told}");
+    let audit = load_foreign(&files, ForeignPolicies::Audit);
+    assert!(!denies(&audit) && audit.audit.is_some());
+    let names: Vec<String> = audit.audited.iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["CiliumNetworkPolicy x/web"]);
+    let mut enforced = load_foreign(&files, ForeignPolicies::Enforce);
+    assert!(denies(&enforced) && passes_tcp(&enforced, "10.1.0.1", "10.1.0.2", 80));
+    assert_eq!((enforced.counts().read().unenforced_kinds, enforced.audit.is_some()), (0, false));
+    // A rule with conditions that are not evaluated allows nothing.
+    let http = CILIUM.replace("protocol: TCP}]}]", "protocol: TCP}], rules: {http: [{method: GET}]}}]");
+    files.write(&(node("node-1", 1) + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.2") + &http));
+    assert!(reread(&mut enforced));
+    assert!(denies(&enforced) && !passes_tcp(&enforced, "10.1.0.1", "10.1.0.2", 80));
+    let told = enforced.told.iter().find(|told| told.contains("HTTP rules")).unwrap();
+    assert!(told.contains("CiliumNetworkPolicy x/web: spec.ingress[0]") && told.contains("state.yaml:"), "{told}");
+}
+
+#[test]
+fn a_policy_of_another_product_that_names_a_service_follows_it() {
+    let files = Files::new("foreign-services");
+    let policy = "---\napiVersion: projectcalico.org/v3\nkind: NetworkPolicy\nmetadata: {name: web, namespace: x}\n\
+        spec: {types: [Egress], egress: [{action: Allow, destination: {services: {name: db, namespace: x}}}]}\n";
+    let service = |address: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: db, namespace: x}}\nspec: {{clusterIP: 10.96.0.1, ports: [{{port: 80}}]}}\n\
+             ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+             metadata: {{name: db-1, namespace: x, labels: {{kubernetes.io/service-name: db}}}}\n\
+             ports: [{{name: '', port: 80}}]\nendpoints: [{{addresses: [{address}]}}]\n"
+        )
+    };
+    let pods = node("node-1", 1) + &pod("a", "10.1.0.1") + &pod("b", "10.1.0.2") + policy;
+    files.write(&(pods.clone() + &service("10.1.0.9")));
+    let mut state = load_foreign(&files, ForeignPolicies::Enforce);
+    assert!(!passes_tcp(&state, "10.1.0.1", "10.1.0.2", 80));
+    files.write(&(pods + &service("10.1.0.2")));
+    assert!(reread(&mut state));
+    assert!(passes_tcp(&state, "10.1.0.1", "10.1.0.2", 80) && !passes_tcp(&state, "10.1.0.2", "10.1.0.1", 80));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use bulkhead_control::object::{Object, PodName};
 use serde::Serialize;
 
 use super::time::{clock, rfc3339};
-use super::{answer, is_event_of_services, pipeline};
+use super::{answer, has_foreign, is_event_of_services, pipeline};
 use bulkhead_control::source::Strictness;
 
 use crate::journal::{History, StateAt};
@@ -185,7 +185,9 @@ pub(super) fn find(
                 Event::Apply(object) => Event::Apply(known.resolve(object)),
                 other => other,
             });
-            let applied = engine.pipeline.apply_batch(events.filter(|event| !is_event_of_services(event)));
+            let needs_services = has_foreign(state);
+            let events = events.filter(|event| needs_services || !is_event_of_services(event));
+            let applied = engine.pipeline.apply_batch(events);
             // Attach only if necessary: it recompiles the pipeline, which takes a second in a large cluster.
             let followed = match attached == state.attached {
                 true => applied,

@@ -3,7 +3,7 @@ use super::super::page;
 use super::*;
 
 fn store() -> Store {
-    let mut store = Store::new([Kind::Namespace, Kind::NetworkPolicy, Kind::Pod].into_iter());
+    let mut store = Store::new([Kind::Namespace, Kind::NetworkPolicy, Kind::Pod].into_iter(), false);
     for kind in [Kind::Namespace, Kind::NetworkPolicy, Kind::Pod] {
         assert!(store.take(Purpose::Policy).is_none(), "not everything is known");
         let listing = Listing::new(kind);

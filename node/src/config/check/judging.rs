@@ -15,20 +15,20 @@ pub(super) struct Judging {
     pub(super) engine: EngineName,
 }
 
-/// Whether policies are enforced by default. Auditing needs two tables per port, which only the vswitch has, and only at the destination.
-pub(super) fn enforcement(
-    written: &File,
-    (dataplane, enforce): (Dataplane, EnforcedAt),
-    faults: &mut Faults<'_>,
-) -> Enforcement {
-    let Some(named) = &written.enforcement else { return Enforcement::Enforce };
-    let said = Enforcement::from(named.value);
-    let instead = match (dataplane, enforce) {
+/// Returns the setting with which nothing can be audited, `None` if auditing is possible. Auditing needs two tables per port, which only the vswitch has, and only at the destination.
+pub(super) const fn without_audit((dataplane, enforce): (Dataplane, EnforcedAt)) -> Option<&'static str> {
+    match (dataplane, enforce) {
         (Dataplane::Vswitch, EnforcedAt::Destination) => None,
         (Dataplane::Vswitch, EnforcedAt::Source) => Some("enforce: source"),
         (Dataplane::Nftables, _) => Some("dataplane: nftables"),
-    };
-    if let (Enforcement::Audit, Some(instead)) = (said, instead) {
+    }
+}
+
+/// Whether policies are enforced by default.
+pub(super) fn enforcement(written: &File, place: (Dataplane, EnforcedAt), faults: &mut Faults<'_>) -> Enforcement {
+    let Some(named) = &written.enforcement else { return Enforcement::Enforce };
+    let said = Enforcement::from(named.value);
+    if let (Enforcement::Audit, Some(instead)) = (said, without_audit(place)) {
         let problem = format!("`audit` cannot be combined with `{instead}`: policy would be enforced and not audited");
         faults.add(line(named), "enforcement", problem, "remove one of the two (docs/audit.md)");
     }

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_cluster::kubernetes::Access;
+use bulkhead_control::renderer::acl::EnforcedAt;
 use bulkhead_control::source::{KindName, Options, Semantics, ServiceKinds, Strictness};
 use serde_saphyr::Spanned;
 
 use super::super::faults::{Faults, line};
 use super::super::file::{Kubernetes, State};
-use super::super::{KubernetesConfig, StateConfig, node_ranges};
+use super::super::{Dataplane, ForeignPolicies, KubernetesConfig, StateConfig, node_ranges};
+use super::judging;
 use bulkhead_answers::args;
 
 /// Default folder of the last good state. It survives a reboot.
@@ -20,9 +22,11 @@ const STALE: Duration = Duration::from_secs(300);
 /// Minimum of that age: twice the time for which an idle server may be silent.
 const LEAST_STALE: Duration = Duration::from_secs(60);
 
+/// Checks the source. `place` is where policy is enforced.
 pub(super) fn state(
     written: &Spanned<State>,
     has_services: bool,
+    place: (Dataplane, EnforcedAt),
     folder: &Path,
     faults: &mut Faults<'_>,
 ) -> StateConfig {
@@ -45,12 +49,22 @@ pub(super) fn state(
         kubernetes: state.kubernetes.as_ref().map(|written| kubernetes(&written.value, folder, faults)),
         options: Options {
             services: if has_services { ServiceKinds::Read } else { ServiceKinds::Skip },
+            foreign: foreign_policies(state, place, faults).kinds(),
             ..options(state, faults)
         },
         when_missing: state.when_missing.as_ref().map(|when| when.value).unwrap_or_default(),
         when_refused: state.when_refused.as_ref().map(|when| when.value).unwrap_or_default(),
         node_ranges: node_ranges::check(&state.node_ranges, faults),
     }
+}
+
+fn foreign_policies(state: &State, place: (Dataplane, EnforcedAt), faults: &mut Faults<'_>) -> ForeignPolicies {
+    let Some(written) = &state.foreign_policies else { return ForeignPolicies::default() };
+    if let (ForeignPolicies::Audit, Some(instead)) = (written.value, judging::without_audit(place)) {
+        let problem = format!("`audit` cannot be combined with `{instead}`: policy would be enforced and not audited");
+        faults.add(line(written), "state.foreign_policies", problem, "remove one of the two (docs/audit.md)");
+    }
+    written.value
 }
 
 fn check_paths(paths: &Spanned<Vec<String>>, faults: &mut Faults<'_>) {

@@ -55,7 +55,23 @@ pub enum Peers {
     Sets(Arc<[SetId]>),
     /// The addresses that the pod has learned, when a packet is judged, from DNS answers for names that these patterns match. Only egress
     /// rules that accept have such peers.
-    Names(NameSet),
+    Names {
+        /// The patterns.
+        names: NameSet,
+        /// Sets of which one must contain the address. `None` for all addresses. Each set occurs once.
+        within: Option<Arc<[SetId]>>,
+    },
+}
+
+impl Peers {
+    /// Returns the sets to which the peers' addresses belong. `None` if the peers are not limited to sets.
+    pub const fn sets(&self) -> Option<&Arc<[SetId]>> {
+        match self {
+            Self::Sets(sets) => Some(sets),
+            Self::Names { within, .. } => within.as_ref(),
+            Self::Any | Self::OwnNode => None,
+        }
+    }
 }
 
 /// A rule of a pod, for one direction.
@@ -97,7 +113,7 @@ pub struct EndpointRules {
 impl TieredList {
     /// Whether any rule names domains.
     pub fn has_names(&self) -> bool {
-        self.rules.iter().any(|rule| matches!(rule.peers, Peers::Names(_)))
+        self.rules.iter().any(|rule| matches!(rule.peers, Peers::Names { .. }))
     }
 }
 
@@ -195,7 +211,7 @@ impl SetMirror {
         match peers {
             Peers::Any => true,
             Peers::OwnNode => node.contains(&address),
-            Peers::Names(_) => false,
+            Peers::Names { .. } => false,
             Peers::Sets(sets) => sets.iter().any(|set| self.0.get(set).is_some_and(|set| set.contains(address))),
         }
     }

@@ -149,8 +149,9 @@ fn resolvers<'a>(cache: &Cache, subjects: &'a [Subject<'_>]) -> BTreeSet<&'a Pod
 
 fn names_somebody(cache: &Cache, rule: &Rule<'_>) -> bool {
     let is_there = |peer: &Peer| match peer {
-        Peer::Block(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Region(_) => true,
+        Peer::Block(_) | Peer::Nodes(_) | Peer::OwnNode => true,
         // A pod needs another resolver to resolve the name of this one.
+        Peer::Region(region) => region.names().is_none(),
         Peer::Names(_) => false,
         Peer::Pods(peer) => cache.has_pod_of_peer(peer),
     };
@@ -161,7 +162,7 @@ fn names_somebody(cache: &Cache, rule: &Rule<'_>) -> bool {
 fn needs_names(rule: &Rule<'_>) -> bool {
     let is_wide = |peer: &Peer| match peer {
         Peer::Block(block) => block.cidr.prefix_len() == 0,
-        _ => matches!(peer, Peer::Pods(_)),
+        _ => matches!(peer, Peer::Pods(_) | Peer::Names(_)),
     };
     let is_named = |peer: &Peer| match peer {
         Peer::Pods(_) => true,

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
 use bulkhead_classifier::NamePattern;
-use bulkhead_control::foreign::cilium;
-use bulkhead_control::object::{ClusterPolicy, IpBlock, Object, Peer};
+use bulkhead_control::object::{ClusterPolicy, IpBlock, Object, Peer, Region};
 use bulkhead_control::source;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
@@ -124,24 +123,31 @@ impl KnownNames {
     }
 
     fn resolved(&self, mut policy: ClusterPolicy) -> ClusterPolicy {
-        let is_cilium = policy.rank.name.kind.is_cilium();
         for rule in &mut policy.egress {
             for peers in rule.traffic.peers.iter_mut() {
                 let resolve = |peer: Peer| match peer {
-                    Peer::Names(patterns) if is_cilium => {
-                        // Cilium never takes a name for a pod or node.
-                        let (unknown, known): (Vec<_>, Vec<_>) =
-                            self.peers(&patterns).into_iter().partition(|peer| matches!(peer, Peer::Names(_)));
-                        let known = (!known.is_empty()).then(|| cilium::outside(vec![known]));
-                        unknown.into_iter().chain(known).collect()
-                    }
                     Peer::Names(patterns) => self.peers(&patterns),
+                    Peer::Region(region) => match region.names() {
+                        Some((patterns, rest)) => self.regions(&patterns, &rest),
+                        None => vec![Peer::Region(region)],
+                    },
                     other => vec![other],
                 };
                 *peers = std::mem::take(peers).into_iter().flat_map(resolve).collect();
             }
         }
         policy
+    }
+
+    /// Returns the parts of the region in which the address has a known name, and in which it has one of the other patterns' names.
+    fn regions(&self, patterns: &[Arc<str>], region: &Region) -> Vec<Peer> {
+        let (unknown, known): (Vec<_>, Vec<_>) =
+            self.peers(patterns).into_iter().partition(|peer| matches!(peer, Peer::Names(_)));
+        let part = |union: Vec<Peer>| {
+            let all = region.all.iter().cloned().chain([union]).collect();
+            Peer::Region(Arc::new(Region { all, none: region.none.clone() }))
+        };
+        [known, unknown].into_iter().filter(|union| !union.is_empty()).map(part).collect()
     }
 
     /// Returns the addresses of all names that any of these patterns matches, each as a peer, and the patterns that match no name.

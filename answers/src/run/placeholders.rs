@@ -31,11 +31,7 @@ impl Placeholders {
         let patterns: BTreeSet<String> = states
             .iter()
             .flat_map(|state| egress(state.cache()))
-            .flat_map(|rule| rule.peers.iter().flatten())
-            .flat_map(|peer| match peer {
-                Peer::Names(names) => &names[..],
-                Peer::Pods(_) | Peer::Block(_) | Peer::Nodes(_) | Peer::OwnNode | Peer::Region(_) => &[],
-            })
+            .flat_map(|rule| rule.names())
             .map(ToString::to_string)
             .collect();
         let mut placeholders = Self::default();

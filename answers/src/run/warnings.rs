@@ -77,7 +77,6 @@ pub fn left_open(pipeline: &Pipeline) -> Vec<String> {
         told.push(text.into());
     }
     told.extend(of_protocols(pipeline));
-    told.extend(of_cilium_names(pipeline));
     told
 }
 
@@ -111,18 +110,6 @@ fn divides_other_protocols(ports: &[PolicyPort]) -> bool {
     let mut answers = others.map(is_whole);
     let first = answers.next().flatten();
     first == Some(false) || answers.any(|answer| answer != first)
-}
-
-/// Returns a warning that lists Cilium's policies with domain names of which no address is given. `None` if there are none.
-fn of_cilium_names(pipeline: &Pipeline) -> Option<String> {
-    let policies = pipeline.cache().cluster_policies().values().filter(|policy| {
-        policy.rank.name.kind.is_cilium() && policy.egress.iter().any(|rule| rule.traffic.has_names())
-    });
-    let policies = some_of(policies.map(|policy| policy.rank.name.to_string()))?;
-    Some(format!(
-        "{policies}: a name that resolves to the address of a pod or node allows this address here, but not in Cilium\n  \
-         help: allow pods by their labels; give the addresses of the names with --names FILE for the exact answer (docs/names.md)"
-    ))
 }
 
 /// Returns a warning that lists the policies with domain names in rules, which allow nothing. `target` is what enforces them without

@@ -67,7 +67,21 @@ pub struct PolicyRule {
 impl PolicyRule {
     /// Whether any peer is a list of domain names.
     pub fn has_names(&self) -> bool {
-        self.peers.iter().flatten().any(|peer| matches!(peer, Peer::Names(_)))
+        self.names().next().is_some()
+    }
+
+    /// Returns the patterns of domain names among the peers, also those of regions.
+    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        let whole = self.peers.iter().flatten();
+        let parts = whole.flat_map(|peer| match peer {
+            Peer::Region(region) => region.all.iter().flatten().collect(),
+            peer => vec![peer],
+        });
+        let names = parts.filter_map(|peer| match peer {
+            Peer::Names(names) => Some(names),
+            _ => None,
+        });
+        names.flat_map(|names| names.iter())
     }
 }
 
@@ -89,7 +103,8 @@ pub enum Peer {
     Names(Arc<[Arc<str>]>),
 }
 
-/// The addresses that are in each of the unions `all` and in no peer of `none`. These peers are pods, blocks and nodes.
+/// The addresses that are in each of the unions `all` and in no peer of `none`. These peers are pods, blocks and nodes. One union of an egress
+/// rule that accepts may consist of domain names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Region {
     /// The unions of which each must contain the address. Without any, every address is in the region that is not in `none`.
@@ -107,6 +122,19 @@ impl Region {
     /// Whether the region lacks the addresses of some pods.
     pub fn excludes_pods(&self) -> bool {
         self.none.iter().any(is_pods)
+    }
+
+    /// Returns the patterns of domain names, and the region without this condition. `None` if the region has no such condition.
+    pub fn names(&self) -> Option<(Vec<Arc<str>>, Self)> {
+        let (of_names, all): (Vec<_>, Vec<_>) =
+            self.all.iter().partition(|union| union.iter().any(|peer| matches!(peer, Peer::Names(_))));
+        let patterns = of_names.into_iter().flatten().filter_map(|peer| match peer {
+            Peer::Names(names) => Some(names),
+            _ => None,
+        });
+        let patterns: Vec<Arc<str>> = patterns.flat_map(|names| names.iter().cloned()).collect();
+        let rest = || Self { all: all.into_iter().cloned().collect(), none: self.none.clone() };
+        (!patterns.is_empty()).then(|| (patterns, rest()))
     }
 
     /// Returns the peers of all conditions.

@@ -94,7 +94,10 @@ pub(super) fn acquire(
                     book.acquire_nodes(cache, selector, user);
                     uses.insert(Use::Nodes(selector.clone()));
                 }
-                Peer::Region(region) => uses.extend(acquire_region(book, cache, region, user, work)),
+                Peer::Region(region) => {
+                    let addresses = region.names().map_or_else(|| region.clone(), |(_, rest)| Arc::new(rest));
+                    uses.extend(acquire_region(book, cache, &addresses, user, work));
+                }
                 Peer::Block(_) | Peer::OwnNode | Peer::Names(_) => {}
             }
         }
@@ -268,7 +271,9 @@ impl Compiler<'_> {
                 named,
             };
             // Named ports are ports of pods, so they add nothing for domain names.
-            matches.extend(domain_names(rule).map(|names| of(Peers::Names(names), &services, Vec::new())));
+            let by_name = domain_names(rule).map(|names| Peers::Names { names, within: None });
+            let by_names = by_name.into_iter().chain(self.names_in_regions(rule));
+            matches.extend(by_names.map(|peers| of(peers, &services, Vec::new())));
             if rule.peers.iter().flatten().any(|peer| *peer == Peer::OwnNode) {
                 matches.push(of(Peers::OwnNode, &services, here.clone()));
             }
@@ -298,10 +303,23 @@ impl Compiler<'_> {
         let groups = peers.iter().filter_map(|peer| match peer {
             Peer::Pods(peer) => Some(self.book.find(peer).set()),
             Peer::Nodes(selector) => Some(self.book.nodes(selector)),
+            Peer::Region(region) if region.names().is_some() => None,
             Peer::Region(region) => Some(self.book.region(region)),
             Peer::Block(_) | Peer::OwnNode | Peer::Names(_) => None,
         });
         named_sets(blocks.into_iter().chain(groups))
+    }
+
+    /// Returns the peers of the rule's regions that have a condition on domain names.
+    fn names_in_regions(&self, rule: &PolicyRule) -> impl Iterator<Item = Peers> {
+        let regions = rule.peers.iter().flatten().filter_map(|peer| match peer {
+            Peer::Region(region) => region.names(),
+            _ => None,
+        });
+        regions.map(|(names, rest)| Peers::Names {
+            names: names.iter().filter_map(|name| name.parse().ok()).collect(),
+            within: Some([self.book.region(&Arc::new(rest))].into()),
+        })
     }
 
     /// Returns the destinations of an egress rule's port names, by the number that the name maps to on each destination.
@@ -365,10 +383,10 @@ fn places(rule: &PolicyRule) -> Vec<Anywhere> {
     peers.iter().filter_map(block).collect()
 }
 
-/// Returns the regions among the rule's peers.
+/// Returns the regions among the rule's peers, except those with a condition on domain names.
 fn regions(rule: &PolicyRule) -> impl Iterator<Item = &Arc<Region>> {
     rule.peers.iter().flatten().filter_map(|peer| match peer {
-        Peer::Region(region) => Some(region),
+        Peer::Region(region) => Some(region).filter(|region| region.names().is_none()),
         _ => None,
     })
 }

@@ -32,10 +32,7 @@ impl Lists {
                 next
             });
         }
-        let named = lists.all.iter().flat_map(|list| &list.rules).filter_map(|rule| match &rule.peers {
-            Peers::Sets(sets) => Some(sets),
-            Peers::Any | Peers::OwnNode | Peers::Names(_) => None,
-        });
+        let named = lists.all.iter().flat_map(|list| &list.rules).filter_map(|rule| rule.peers.sets());
         lists.sets = named.flat_map(|sets| sets.iter().copied()).collect();
         lists.sets.sort_unstable();
         lists.sets.dedup();

@@ -308,7 +308,10 @@ impl Reachability {
             return Some(verdicts);
         }
         let egress = self.side_by(client, Direction::Egress, server, |peers| match peers {
-            Peers::Names(set) => set.patterns().iter().any(|of| names.iter().any(|name| of.matches(name))),
+            Peers::Names { names: of, within } => {
+                let is_within = within.as_ref().is_none_or(|sets| sets.iter().any(|&set| self.is_in(server, set)));
+                is_within && of.patterns().iter().any(|of| names.iter().any(|name| of.matches(name)))
+            }
             other => own_node && *other == Peers::OwnNode,
         });
         let ingress = match own_node {

@@ -334,7 +334,7 @@ impl<'a> Removals<'a> {
 
 /// Whether a rule matches peers by their domain names.
 const fn names_domains(rule: &TierRule) -> bool {
-    matches!(rule.peers, Peers::Names(_))
+    matches!(rule.peers, Peers::Names { .. })
 }
 
 /// Finds the rules of a list that match a peer. A rule that names domains may match every peer.
@@ -349,19 +349,20 @@ impl<'a> Named<'a> {
     fn of(state: &'a Reachability, list: ListNumber) -> Self {
         let rules = &state.lists[list.0 as usize].list.rules;
         let place = |set| state.sets.binary_search(set).ok().and_then(|at| u32::try_from(at).ok());
-        let places = rules.iter().map(|rule| match &rule.peers {
-            Peers::Sets(sets) => sets.iter().filter_map(place).collect(),
-            Peers::Any | Peers::OwnNode | Peers::Names(_) => Vec::new(),
-        });
+        let places = rules
+            .iter()
+            .map(|rule| rule.peers.sets().into_iter().flat_map(|sets| sets.iter().filter_map(place)).collect());
         Self { state, rules, places: places.collect() }
     }
 
     fn names(&self, at: usize, class: ClassId) -> bool {
         let sets = &self.state.class(class).sets;
         match self.rules[at].peers {
-            Peers::Any | Peers::Names(_) => true,
+            Peers::Any | Peers::Names { within: None, .. } => true,
             Peers::OwnNode => false,
-            Peers::Sets(_) => self.places[at].iter().any(|place| sets.binary_search(place).is_ok()),
+            Peers::Sets(_) | Peers::Names { within: Some(_), .. } => {
+                self.places[at].iter().any(|place| sets.binary_search(place).is_ok())
+            }
         }
     }
 

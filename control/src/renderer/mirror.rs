@@ -52,13 +52,7 @@ impl Mirror {
         }
         let lists = pods.iter().flat_map(|(_, endpoint)| endpoint.rules.lists());
         let peers = lists.flat_map(|list| &list.rules).map(|rule| &rule.peers);
-        let used: BTreeSet<SetId> = peers
-            .flat_map(|peers| match peers {
-                Peers::Sets(sets) => &sets[..],
-                Peers::Any | Peers::OwnNode | Peers::Names(_) => &[],
-            })
-            .copied()
-            .collect();
+        let used: BTreeSet<SetId> = peers.filter_map(Peers::sets).flat_map(|sets| sets.iter().copied()).collect();
         let delta = |set| SetDelta {
             set,
             added: Arc::new(self.sets.get(set).cloned().unwrap_or_default()),

@@ -394,7 +394,7 @@ impl PlainLists {
     fn names(&self, peers: &Peers, address: IpAddr) -> bool {
         match peers {
             Peers::Any => true,
-            Peers::OwnNode | Peers::Names(_) => false,
+            Peers::OwnNode | Peers::Names { .. } => false,
             Peers::Sets(sets) => {
                 let mut parts = sets.iter().filter_map(|set| self.sets.get(set)).flat_map(Parts::sets);
                 parts.any(|part| part.contains(address))
@@ -412,10 +412,7 @@ fn list_of(endpoint: &Endpoint, direction: Direction) -> Option<&Arc<TieredList>
 
 /// Returns the sets that the rules of a list name together.
 fn sets_of(list: &TieredList) -> impl Iterator<Item = &Arc<[SetId]>> {
-    list.rules.iter().filter_map(|rule| match &rule.peers {
-        Peers::Sets(sets) => Some(sets),
-        Peers::Any | Peers::OwnNode | Peers::Names(_) => None,
-    })
+    list.rules.iter().filter_map(|rule| rule.peers.sets())
 }
 
 /// Returns the members of these sets together, in as few address sets as practical, since each becomes a rule. Equal sets are merged.
@@ -438,9 +435,12 @@ fn tiered(list: &TieredList, joined: &AHashMap<Arc<[SetId]>, Joined>) -> impl It
         let peers: Vec<Option<Addresses>> = match &rule.peers {
             Peers::Any => vec![Some(Addresses::Any)],
             Peers::OwnNode => vec![None],
-            Peers::Names(set) => {
-                names = Some(set.clone());
-                vec![Some(Addresses::Any)]
+            Peers::Names { names: of, within } => {
+                names = Some(of.clone());
+                match within {
+                    Some(sets) => joined[sets].members.iter().cloned().map(Some).collect(),
+                    None => vec![Some(Addresses::Any)],
+                }
             }
             Peers::Sets(sets) => joined[sets].members.iter().cloned().map(Some).collect(),
         };

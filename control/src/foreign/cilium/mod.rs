@@ -9,9 +9,8 @@ mod resolve;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::resolve::every_pod;
-pub use self::resolve::outside;
 pub(super) use self::resolve::resolve;
+pub(crate) use self::resolve::{every_pod, outside};
 use super::Needs;
 use crate::object::RuleAction;
 pub use crate::object::foreign::cilium::{CidrGroup, Policy, Rule, Spec, Who};

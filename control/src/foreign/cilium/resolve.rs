@@ -88,7 +88,7 @@ fn peers_of(all: &[Who], surroundings: &Surroundings) -> Vec<Peer> {
 }
 
 /// Returns the addresses in all of these unions that belong neither to pods nor to nodes.
-pub fn outside(all: Vec<Vec<Peer>>) -> Peer {
+pub(crate) fn outside(all: Vec<Vec<Peer>>) -> Peer {
     let none = vec![Peer::Pods(every_pod()), Peer::Nodes(Selector::everything())];
     Peer::Region(Arc::new(Region { all, none }))
 }

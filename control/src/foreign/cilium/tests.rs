@@ -440,7 +440,7 @@ fn names_of_domains_keep_their_stars_inside_labels() {
         "matchPattern:*",
         "a.b.c",
     ];
-    let expected = Peer::Names(expected.map(std::sync::Arc::from).into());
+    let expected = outside(vec![vec![Peer::Names(expected.map(std::sync::Arc::from).into())]]);
     assert_eq!(peers("egress", names), Some(vec![expected]));
 }
 

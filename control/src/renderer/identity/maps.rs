@@ -78,7 +78,7 @@ impl Listed {
             match &rule.peers {
                 Peers::Any => everybody.push(at),
                 // Lists with such rules are compiled to egress tables.
-                Peers::Names(_) => {}
+                Peers::Names { .. } => {}
                 Peers::OwnNode => by_tag.entry(OWN_NODE).or_default().push(at),
                 Peers::Sets(sets) => sets.iter().for_each(|&set| by_tag.entry(tag(set)).or_default().push(at)),
             }

@@ -222,7 +222,7 @@ impl IdentityRenderer {
         for (pod, Local { endpoint, .. }) in &self.locals {
             let rules = hairpin::rules(&endpoint.rules, &endpoint.addresses, |peers, address| match peers {
                 Peers::Any => true,
-                Peers::OwnNode | Peers::Names(_) => false,
+                Peers::OwnNode | Peers::Names { .. } => false,
                 Peers::Sets(sets) => {
                     let of = self.parties.sets_of(self.identity_of(address));
                     sets.iter().any(|&set| of.contains(&tag(set)))

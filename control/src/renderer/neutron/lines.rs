@@ -62,7 +62,7 @@ pub(super) fn of_policy(
                 continue;
             }
             // Security groups have no domain names: such a rule allows nothing.
-            Peers::OwnNode | Peers::Names(_) => continue,
+            Peers::OwnNode | Peers::Names { .. } => continue,
             Peers::Sets(sets) => sets,
         };
         let (exact, others): (Vec<SetId>, Vec<_>) = sets.iter().partition(|set| members.is_exact(**set));
@@ -93,7 +93,7 @@ pub(super) fn of_tiers(
         peers: match &rule.peers {
             Peers::Any => Some(Addresses::Any),
             Peers::OwnNode => None,
-            Peers::Names(_) => Some(AddressSet::default().into()),
+            Peers::Names { .. } => Some(AddressSet::default().into()),
             Peers::Sets(sets) => {
                 let all = sets.iter().fold(AddressSet::default(), |all, set| all.union(&members.address_set(*set)));
                 Some(all.into())

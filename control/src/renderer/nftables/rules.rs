@@ -163,7 +163,7 @@ fn peers(peers: &Peers, direction: Direction) -> Vec<String> {
     match peers {
         Peers::Any => vec![String::new()],
         // The kernel reads no DNS answers: such a rule matches nothing, and the vswitch logs a warning.
-        Peers::Names(_) => Vec::new(),
+        Peers::Names { .. } => Vec::new(),
         Peers::OwnNode => OWN_SETS.iter().map(|(name, _, v4)| format!("{} @{name} ", field(direction, *v4))).collect(),
         Peers::Sets(sets) => {
             let of = |set: &SetId| {

@@ -15,6 +15,7 @@ use super::Reader;
 use super::entities::Entities;
 use super::raw::{RawCidrRule, RawEntry, RawName, RawService};
 use super::selectors::{Selected, Use};
+use crate::foreign::cilium::outside;
 use crate::foreign::cilium::{Who, every_pod};
 use crate::object::{IpBlock, Peer, Region};
 use crate::origin::Direction;
@@ -254,6 +255,7 @@ impl Reader<'_> {
                 }
             }
         }
-        Some(Peers::Listed(vec![Who::Peer(Peer::Names(all.into()))]))
+        // An address of a pod or node is never taken for that of a name.
+        Some(Peers::Listed(vec![Who::Peer(outside(vec![vec![Peer::Names(all.into())]]))]))
     }
 }

@@ -528,6 +528,16 @@ egress:
 }
 
 #[test]
+fn a_name_never_means_a_pod_or_a_node() {
+    check(
+        &policy("endpointSelector: {matchLabels: {app: db}}\negress: [{toFQDNs: [{matchPattern: '*'}]}]"),
+        "allow a/db -> 203.0.113.1=example.com TCP 80
+         deny a/db -> a/web=example.com TCP 80
+         deny a/db -> node-2=example.com TCP 80",
+    );
+}
+
+#[test]
 fn what_the_cluster_cannot_decide_is_refused_by_name() {
     let of = |section: &str| policy(&format!("endpointSelector: {{}}\n{section}"));
     refused(&of("egress: [{toGroups: [{aws: {}}]}]"), &["toGroups"]);

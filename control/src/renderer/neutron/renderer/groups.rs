@@ -112,7 +112,7 @@ impl NeutronRenderer {
     fn sets_of(&self, key: &GroupKey) -> BTreeSet<SetId> {
         let named = |peers: &Peers| match peers {
             Peers::Sets(sets) => sets.to_vec(),
-            Peers::Any | Peers::OwnNode | Peers::Names(_) => Vec::new(),
+            Peers::Any | Peers::OwnNode | Peers::Names { .. } => Vec::new(),
         };
         match key {
             GroupKey::Open(_) | GroupKey::Node(..) => BTreeSet::new(),

@@ -6,7 +6,7 @@
 //!  others --> parts of workloads, pods, addresses
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{NAMESPACE_NAME_LABEL, PodName};
@@ -36,6 +36,52 @@ const ALL: &str = "all pods";
 /// Namespaces, and a label of their pods. `None` for all their pods.
 type Selector<'a> = (Namespaces<'a>, Option<Label<'a>>);
 
+/// Names of ends, of which only the first [`SHOWN`] are written. A line about thousands of ends would otherwise take most of its time to name
+/// those that it only counts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NameList {
+    /// The first names, at most [`SHOWN`].
+    first: Vec<String>,
+    /// The number of all names.
+    pub(super) count: usize,
+}
+
+impl NameList {
+    pub(super) fn one(name: String) -> Self {
+        Self { first: vec![name], count: 1 }
+    }
+
+    fn push(&mut self, name: impl FnOnce() -> String) {
+        if self.first.len() < SHOWN {
+            self.first.push(name());
+        }
+        self.count += 1;
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.count += other.count;
+        other.first.truncate(SHOWN - self.first.len());
+        self.first.append(&mut other.first);
+    }
+
+    /// Puts a text before the first name. Without a name, the list gets `otherwise`.
+    pub(super) fn prefix(&mut self, text: &str, otherwise: &str) {
+        match self.first.first_mut() {
+            Some(first) => first.insert_str(0, text),
+            None => *self = Self::one(otherwise.to_owned()),
+        }
+    }
+
+    /// Returns the first names separated by commas, and the number of the rest.
+    pub(super) fn text(&self) -> String {
+        let shown = some_of(&self.first.iter().map(String::as_str).collect::<Vec<_>>(), SHOWN);
+        match self.count - self.first.len() {
+            0 => shown,
+            more => format!("{shown} and {more} more"),
+        }
+    }
+}
+
 /// A pod among the ends.
 struct Known<'a> {
     name: &'a PodName,
@@ -58,6 +104,11 @@ impl<'a> Known<'a> {
             labels: labels.map(|(key, value)| (&**key, &**value)).collect(),
             of_namespace: namespace.map(|(key, value)| (&**key, &**value)).collect(),
         })
+    }
+
+    /// Returns the pod's namespace and workload.
+    fn place(&self) -> (&'a str, usize) {
+        (&self.name.namespace, self.workload)
     }
 
     /// Returns the selectors that match the pod and perhaps others.
@@ -111,9 +162,9 @@ impl<'a> Names<'a> {
     }
 
     /// Returns names for these ends, given by ascending indexes.
-    pub(super) fn told(&self, ends: &[usize]) -> Vec<String> {
+    pub(super) fn told(&self, ends: &[usize]) -> NameList {
         if ends.len() > 1 && ends.len() == self.ends.len() {
-            return vec!["everyone".into()];
+            return NameList::one("everyone".into());
         }
         let of_place = |place| -> Vec<usize> {
             ends.iter().copied().filter(|&at| self.ends[at].place == place && self.pods[at].is_some()).collect()
@@ -122,17 +173,23 @@ impl<'a> Names<'a> {
         let mut names = match hosts.len() {
             0 => self.of_pods(&pods, self.count(Place::Host) > 0),
             count if count == self.count(Place::Host) => {
-                let pods = self.of_pods(&pods, false);
-                match pods.first().filter(|name| name.starts_with(ALL)) {
-                    Some(_) => pods,
-                    None if count > 1 => pods.into_iter().chain(["all host-network pods".to_owned()]).collect(),
-                    None => pods.into_iter().chain(self.of_workloads(&hosts)).collect(),
+                let mut pods = self.of_pods(&pods, false);
+                match pods.first.first().filter(|name| name.starts_with(ALL)) {
+                    Some(_) => {}
+                    None if count > 1 => pods.push(|| "all host-network pods".to_owned()),
+                    None => self.add_workloads(&hosts, &mut pods),
                 }
+                pods
             }
-            _ => self.of_pods(&pods, true).into_iter().chain(self.of_workloads(&hosts)).collect(),
+            _ => {
+                let mut pods = self.of_pods(&pods, true);
+                self.add_workloads(&hosts, &mut pods);
+                pods
+            }
         };
-        let addresses = ends.iter().filter(|&&at| self.pods[at].is_none());
-        names.extend(addresses.map(|&at| self.ends[at].name.clone()));
+        for &at in ends.iter().filter(|&&at| self.pods[at].is_none()) {
+            names.push(|| self.ends[at].name.clone());
+        }
         names
     }
 
@@ -142,45 +199,42 @@ impl<'a> Names<'a> {
 
     /// Names pods by what is shortest: their namespaces and workloads, one selector, or those that are missing. `without_hosts` is true if
     /// all pods would include host-network pods, which are not among these.
-    fn of_pods(&self, pods: &[usize], without_hosts: bool) -> Vec<String> {
+    fn of_pods(&self, pods: &[usize], without_hosts: bool) -> NameList {
         let names = self.by_namespaces(pods);
-        if pods.len() < 2 || (names.len() < 2 && pods.len() < self.count(Place::Pod)) {
+        if pods.len() < 2 || (names.count < 2 && pods.len() < self.count(Place::Pod)) {
             return names;
         }
         if let Some(selector) = self.selector(pods).filter(|_| pods.len() < self.count(Place::Pod)) {
-            return vec![text(&selector, pods.len())];
+            return NameList::one(text(&selector, pods.len()));
         }
-        let missing = (0..self.ends.len()).filter(|at| {
-            self.ends[*at].place == Place::Pod && self.pods[*at].is_some() && pods.binary_search(at).is_err()
-        });
-        let missing: Vec<usize> = missing.collect();
-        if missing.len() >= pods.len() {
+        if self.count(Place::Pod) >= 2 * pods.len() {
             return names;
         }
-        let mut except = if without_hosts { vec!["host-network ones".to_owned()] } else { Vec::new() };
-        except.extend(match self.selector(&missing) {
-            Some(selector) if missing.len() > 1 => vec![text(&selector, missing.len())],
+        let missing = without(self.ends.len(), pods);
+        let missing: Vec<usize> =
+            missing.filter(|&at| self.ends[at].place == Place::Pod && self.pods[at].is_some()).collect();
+        let mut except =
+            if without_hosts { NameList::one("host-network ones".to_owned()) } else { NameList::default() };
+        except.append(match self.selector(&missing) {
+            Some(selector) if missing.len() > 1 => NameList::one(text(&selector, missing.len())),
             _ => self.by_namespaces(&missing),
         });
-        match except.len() {
-            0 => vec![ALL.to_owned()],
-            count if count < names.len() => {
-                let except: Vec<&str> = except.iter().map(String::as_str).collect();
-                vec![format!("{ALL} except {}", some_of(&except, SHOWN))]
-            }
+        match except.count {
+            0 => NameList::one(ALL.to_owned()),
+            count if count < names.count => NameList::one(format!("{ALL} except {}", except.text())),
             _ => names,
         }
     }
 
-    fn by_namespaces(&self, pods: &[usize]) -> Vec<String> {
-        let mut names = Vec::new();
+    fn by_namespaces(&self, pods: &[usize]) -> NameList {
+        let mut names = NameList::default();
         let namespace = |at: usize| self.pods[at].as_ref().map(|pod| &*pod.name.namespace);
         // Ends are in the order of pods' names, so those of one namespace follow each other.
         for of_one in pods.chunk_by(|&one, &other| namespace(one) == namespace(other)) {
             let whole = namespace(of_one[0]).map(|name| (Namespaces::One(name), None));
             match whole.filter(|whole| of_one.len() > 1 && self.selected.get(whole) == Some(&of_one.len())) {
-                Some(whole) => names.push(text(&whole, of_one.len())),
-                None => names.extend(self.of_workloads(of_one)),
+                Some(whole) => names.push(|| text(&whole, of_one.len())),
+                None => self.add_workloads(of_one, &mut names),
             }
         }
         names
@@ -200,21 +254,28 @@ impl<'a> Names<'a> {
         fitting.first().copied()
     }
 
-    /// Names pods by their workloads, of which they may be a part.
-    fn of_workloads(&self, pods: &[usize]) -> Vec<String> {
-        let mut by_workload: BTreeMap<(&str, usize), Vec<&PodName>> = BTreeMap::new();
-        for pod in pods.iter().filter_map(|&at| self.pods[at].as_ref()) {
-            by_workload.entry((&pod.name.namespace, pod.workload)).or_default().push(pod.name);
-        }
+    /// Adds the names of pods' workloads, of which the pods may be a part.
+    fn add_workloads(&self, pods: &[usize], names: &mut NameList) {
+        let known = pods.iter().filter_map(|&at| self.pods[at].as_ref());
+        let mut members: Vec<&Known<'_>> = known.collect();
+        members.sort_by_key(|pod| pod.place());
         let place = pods.first().map(|&at| self.ends[at].place);
-        let of = |workload| self.of_workloads.get(&(place?, workload)).copied();
-        let names = by_workload.into_iter().map(|((_, workload), members)| {
-            let pods: Vec<PodName> = members.into_iter().cloned().collect();
-            let of = of(workload).unwrap_or(pods.len());
-            merged::End::of_pods(pods, self.workloads.name(workload), of).title()
-        });
-        names.collect()
+        for members in members.chunk_by(|one, other| one.place() == other.place()) {
+            names.push(|| {
+                let workload = members[0].workload;
+                let of = place.and_then(|place| self.of_workloads.get(&(place, workload)).copied());
+                let pods: Vec<PodName> = members.iter().map(|pod| pod.name.clone()).collect();
+                let of = of.unwrap_or(pods.len());
+                merged::End::of_pods(pods, self.workloads.name(workload), of).title()
+            });
+        }
     }
+}
+
+/// Returns the numbers below `count` that are not among these ascending ones.
+pub(super) fn without(count: usize, among: &[usize]) -> impl Iterator<Item = usize> {
+    let mut among = among.iter().copied().peekable();
+    (0..count).filter(move |at| among.next_if_eq(at).is_none())
 }
 
 /// Returns a selector as text: `app=web of namespace shop (3 pods)`.

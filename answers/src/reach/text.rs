@@ -9,10 +9,10 @@ use super::NAMED_COLUMNS;
 use super::ends::{NamedEnd, askable, family};
 use super::kinds::{Answer, Kinds, Table};
 use super::merged::{Whos, remarks};
-use super::names::{Names, SHOWN};
+use super::names::{NameList, Names, without};
 use crate::args::PortProtocol;
 use crate::fabric::Reached;
-use crate::output::{self, some_of};
+use crate::output;
 
 /// Spaces between columns of the matrix.
 const LABEL_GAP: usize = 1;
@@ -132,6 +132,8 @@ fn matrix(
 pub(super) struct Grouped {
     pub(super) sources: Vec<Group>,
     destinations: Vec<Group>,
+    /// The destination of each end, by the ends' indexes.
+    destination_of: Vec<usize>,
     /// The answers between a source and a destination, by their indexes. `None` if both are outside or of one end.
     answers: Vec<Vec<Option<Answer>>>,
     /// Number of ends.
@@ -183,16 +185,20 @@ impl Grouped {
             let given = |to: &Group| from.whos.given(&to.whos, answer(from.kind, to.kind)?);
             destinations.iter().map(given).collect()
         });
-        Self { answers: answers.collect(), sources, destinations, count: ends.len() }
+        let answers = answers.collect();
+        let mut destination_of = vec![0; ends.len()];
+        for (number, group) in destinations.iter().enumerate() {
+            group.ends.iter().for_each(|&end| destination_of[end] = number);
+        }
+        Self { answers, sources, destinations, destination_of, count: ends.len() }
     }
 
-    /// Returns the answers to a source, each with the ends that get it. `None` for those that connections of the source cannot concern.
+    /// Returns the answers to a source, each with the ascending indexes of the ends that get it. `None` for those that connections of the source cannot concern.
     pub(super) fn by_answer(&self, source: usize) -> BTreeMap<Option<Answer>, Vec<usize>> {
         let mut ends: BTreeMap<Option<Answer>, Vec<usize>> = BTreeMap::new();
-        for (to, answer) in self.destinations.iter().zip(&self.answers[source]) {
-            ends.entry(*answer).or_default().extend(&to.ends);
+        for (end, &to) in self.destination_of.iter().enumerate() {
+            ends.entry(self.answers[source][to]).or_default().push(end);
         }
-        ends.values_mut().for_each(|ends| ends.sort_unstable());
         ends
     }
 }
@@ -210,35 +216,28 @@ fn groups(grouped: &Grouped, names: &Names<'_>, out: &mut impl Write) -> io::Res
                 true => shortest(names, ends, unasked, grouped.count),
                 false => names.told(ends),
             };
-            Some(if remarks.is_empty() { shown(&names) } else { format!("{} ({remarks})", shown(&names)) })
+            Some(if remarks.is_empty() { names.text() } else { format!("{} ({remarks})", names.text()) })
         });
         let told: Vec<String> = told.collect();
         let told = if told.is_empty() { "nobody".to_owned() } else { told.join("; ") };
-        writeln!(out, "{} -> {told}", shown(&names.told(&group.ends)))?;
+        writeln!(out, "{} -> {told}", names.told(&group.ends).text())?;
     }
     Ok(())
 }
 
-fn shown(names: &[String]) -> String {
-    some_of(&names.iter().map(String::as_str).collect::<Vec<_>>(), SHOWN)
-}
-
 /// Names ends, or all but those that are missing if these have fewer names. `unasked` may be among them or not.
-fn shortest(names: &Names<'_>, ends: &[usize], unasked: &[usize], count: usize) -> Vec<String> {
+fn shortest(names: &Names<'_>, ends: &[usize], unasked: &[usize], count: usize) -> NameList {
     let mut there: Vec<usize> = ends.iter().chain(unasked).copied().collect();
     there.sort_unstable();
-    let missing: Vec<usize> = (0..count).filter(|at| there.binary_search(at).is_err()).collect();
+    let missing: Vec<usize> = without(count, &there).collect();
     let mut forms = vec![names.told(ends)];
     if !unasked.is_empty() {
         forms.push(names.told(&there));
     }
     if missing.len() < ends.len() {
         let mut missing = names.told(&missing);
-        match missing.first_mut() {
-            Some(first) => first.insert_str(0, "everyone except "),
-            None => missing.push("everyone".into()),
-        }
+        missing.prefix("everyone except ", "everyone");
         forms.push(missing);
     }
-    forms.into_iter().min_by_key(Vec::len).unwrap_or_default()
+    forms.into_iter().min_by_key(|names| names.count).unwrap_or_default()
 }

@@ -12,6 +12,7 @@
 
 mod calico;
 mod cilium;
+mod corpora;
 mod document;
 mod judge;
 mod kubernetes;

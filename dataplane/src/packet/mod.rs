@@ -32,6 +32,7 @@ mod loopback;
 mod neighbour;
 mod payload;
 mod plain;
+pub(crate) mod query;
 mod sctp;
 mod segment;
 mod tcp;

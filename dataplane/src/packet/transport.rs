@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::neighbour::Neighbour;
-use super::{Bytes, TcpFlags};
+use super::{Bytes, TcpFlags, query};
 use crate::Flow;
 
 /// The parsed payload of an IP packet.
@@ -55,6 +55,12 @@ pub(crate) enum Ports {
     EchoRequest(u16),
     /// An echo reply's identifier.
     EchoReply(u16),
+    /// The type of an ICMP request other than an echo.
+    Request(u8),
+    /// The type of the ICMP request that such a message answers.
+    Answer(u8),
+    /// The type of an ICMP message that is neither a request nor an answer.
+    Message(u8),
 }
 
 /// A transport header and the bytes that follow it.
@@ -84,13 +90,23 @@ impl Transport {
         }
     }
 
-    /// Returns the packet's ports or echo identifier, as a session key contains them.
-    pub(crate) const fn ports(&self, flow: &Flow) -> Ports {
+    /// Returns the packet's ports, echo identifier or ICMP type, as a session key contains them.
+    pub(crate) fn ports(&self, flow: &Flow) -> Ports {
         match *self {
             Self::Tcp(_) | Self::Udp | Self::Sctp(_) => Ports::Pair(flow.sport, flow.dport),
             Self::Echo { id, request: true } => Ports::EchoRequest(id),
             Self::Echo { id, request: false } => Ports::EchoReply(id),
+            Self::Other => flow.icmp.map_or(Ports::None, |(kind, _)| message_ports(flow.protocol, kind)),
             _ => Ports::None,
         }
+    }
+}
+
+/// Returns the part of a session key for an ICMP message that is neither an echo nor an error. `number` is its protocol, `kind` its type.
+fn message_ports(number: u8, kind: u8) -> Ports {
+    match query::request_of(number, kind) {
+        Some(request) if request == kind => Ports::Request(request),
+        Some(request) => Ports::Answer(request),
+        None => Ports::Message(kind),
     }
 }

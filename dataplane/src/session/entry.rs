@@ -94,6 +94,8 @@ pub(crate) struct NewSession {
     pub(crate) direction: Direction,
     /// The TCP packet's sequence range.
     pub(crate) span: Option<SeqSpan>,
+    /// Type and code of the forward direction's ICMP message, by which the tables judge the session. `None` for other protocols.
+    pub(crate) icmp: Option<(u8, u8)>,
     /// The translation. `None` for a connection that is not translated.
     pub(crate) rewrite: Option<Rewrite>,
 }

@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use ahash::RandomState;
+use bulkhead_classifier::protocol;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::filter::Pair;
 use crate::flow::Translation;
-use crate::packet::{Ends, Ports};
+use crate::packet::{Ends, Ports, query};
 
 /// Two endpoints, lower one first, and protocol and kind. Equal for both directions.
 ///
@@ -19,14 +20,14 @@ use crate::packet::{Ends, Ports};
 #[repr(C)]
 pub(crate) struct Key {
     pub(super) addresses: [u64; 4],
-    /// Lower endpoint's port, higher endpoint's port, 16 free bits, protocol, [`kind`].
+    /// Lower endpoint's port, higher endpoint's port, 8 free bits, type of an ICMP request or message that is no echo, protocol, [`kind`].
     pub(super) rest: u64,
 }
 
 /// Bits of [`Key::rest`]. An IPv4 address and its IPv4-mapped IPv6 address are different endpoints.
 pub(super) mod kind {
     pub(super) const V6: u64 = 1;
-    /// The lower endpoint of an echo sends the requests. Otherwise a ping from the other side with this identifier would pass as a reply.
+    /// The lower endpoint sends the ICMP requests. Otherwise a ping from the other side with this identifier would pass as a reply.
     pub(super) const LOW_PINGS: u64 = 2;
     pub(super) const HIGH_PINGS: u64 = 4;
     pub(in crate::session) const PINGS: u64 = LOW_PINGS | HIGH_PINGS;
@@ -39,6 +40,7 @@ pub(super) mod kind {
 mod shift {
     pub(super) const LOW_PORT: u32 = 48;
     pub(super) const HIGH_PORT: u32 = 32;
+    pub(super) const MESSAGE: u32 = 16;
     pub(super) const PROTOCOL: u32 = 8;
 }
 
@@ -51,23 +53,26 @@ impl Key {
         let (sport, dport) = match ports {
             Ports::Pair(sport, dport) => (sport, dport),
             Ports::EchoRequest(id) | Ports::EchoReply(id) => (id, id),
-            Ports::None => (0, 0),
+            Ports::None | Ports::Request(_) | Ports::Answer(_) | Ports::Message(_) => (0, 0),
         };
         let (mut key, mut from_low) = match (src, dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Self::v4(src.into(), dst.into(), protocol, sport, dport),
             (src, dst) => Self::v6(bits(src), bits(dst), protocol, sport, dport),
         };
         // A ping from an address to itself: only the type shows the direction.
-        if matches!(ports, Ports::EchoReply(_)) && src == dst {
+        if matches!(ports, Ports::EchoReply(_) | Ports::Answer(_)) && src == dst {
             from_low = false;
         }
         key.rest |= match ports {
-            Ports::EchoRequest(_) if from_low => kind::LOW_PINGS,
-            Ports::EchoRequest(_) => kind::HIGH_PINGS,
-            Ports::EchoReply(_) if from_low => kind::HIGH_PINGS,
-            Ports::EchoReply(_) => kind::LOW_PINGS,
-            Ports::Pair(..) | Ports::None => 0,
+            Ports::EchoRequest(_) | Ports::Request(_) if from_low => kind::LOW_PINGS,
+            Ports::EchoRequest(_) | Ports::Request(_) => kind::HIGH_PINGS,
+            Ports::EchoReply(_) | Ports::Answer(_) if from_low => kind::HIGH_PINGS,
+            Ports::EchoReply(_) | Ports::Answer(_) => kind::LOW_PINGS,
+            Ports::Pair(..) | Ports::None | Ports::Message(_) => 0,
         };
+        if let Ports::Request(message) | Ports::Answer(message) | Ports::Message(message) = ports {
+            key.rest |= u64::from(message) << shift::MESSAGE;
+        }
         (key, from_low)
     }
 
@@ -113,8 +118,8 @@ impl Key {
             let (low, high) = (a >> 32, a & 0xffff_ffff);
             b == 0 && c == 0 && d == 0 && (low < high || (low == high && low_port <= high_port))
         };
-        let has_known_bits = rest & 0xffff_0000 == 0 && rest & 0xff & !KNOWN == 0 && rest & kind::USED != 0;
-        is_ordered && has_known_bits
+        let has_known_bits = rest & 0xff00_0000 == 0 && rest & 0xff & !KNOWN == 0 && rest & kind::USED != 0;
+        is_ordered && has_known_bits && (self.message() == 0 || self.is_icmp())
     }
 
     /// Whether both keys have the same address family and protocol.
@@ -152,7 +157,23 @@ impl Key {
 
     /// Whether the conversation is an ICMP echo.
     pub(super) const fn is_echo(&self) -> bool {
-        self.rest & kind::PINGS != 0
+        self.rest & kind::PINGS != 0 && self.message() == 0
+    }
+
+    /// Whether the protocol is ICMP of the key's address family.
+    pub(super) const fn is_icmp(&self) -> bool {
+        self.protocol() == if self.is_v6() { protocol::ICMPV6 } else { protocol::ICMP }
+    }
+
+    /// Returns the type of the ICMP message that most sessions with this key begin with, and code 0.
+    pub(super) fn first_message(&self) -> (u8, u8) {
+        (if self.is_echo() { query::echo(self.protocol()) } else { self.message() }, 0)
+    }
+
+    /// Returns the type of an ICMP request or message that is no echo. 0 for all other packets.
+    #[expect(clippy::cast_possible_truncation, reason = "the field has eight bits")]
+    pub(super) const fn message(&self) -> u8 {
+        (self.rest >> shift::MESSAGE) as u8
     }
 
     /// Returns the endpoints in the form that filters test.
@@ -254,6 +275,26 @@ mod tests {
         assert_eq!((request, up), (reply, !down));
         assert_ne!(Key::of(b, a, 1, Ports::EchoRequest(0)).0, request);
         assert_ne!(Key::of(a, b, 1, Ports::None).0, request);
+    }
+
+    #[test]
+    fn a_request_and_its_answer_have_one_key_and_other_messages_have_others() {
+        for (a, b, number) in [("10.0.0.1", "10.0.0.2", 1), ("fd00::1", "fd00::2", 58)] {
+            let (a, b) = (ip(a), ip(b));
+            let (request, up) = Key::of(a, b, number, Ports::Request(13));
+            assert_eq!(Key::of(b, a, number, Ports::Answer(13)), (request, !up));
+            assert_eq!((request.first_message(), request.is_echo(), request.is_sound()), ((13, 0), false, true));
+            let others = [
+                Key::of(b, a, number, Ports::Request(13)).0,
+                Key::of(a, b, number, Ports::Request(15)).0,
+                Key::of(a, b, number, Ports::Message(13)).0,
+                Key::of(a, b, number, Ports::EchoRequest(13)).0,
+            ];
+            assert!(others.iter().all(|other| other.is_sound() && *other != request));
+            let message = Key::of(a, b, number, Ports::Message(40));
+            assert_eq!(Key::of(b, a, number, Ports::Message(40)), (message.0, !message.1));
+            assert!(!Key::of(a, b, 17, Ports::Message(40)).0.is_sound(), "no other protocol has a type");
+        }
     }
 
     #[test]

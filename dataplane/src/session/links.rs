@@ -21,7 +21,8 @@ pub(super) struct Links {
     /// decided or the decision is not known.
     table: u32,
     rule: u32,
-    /// Next expected sequence number of each side, initiator first, as last sampled. 0 if unknown.
+    /// Next expected sequence number of each side, initiator first, as last sampled. 0 if unknown. For ICMP, the first is the message by
+    /// which the tables judge the session, with the bit [`MESSAGE`].
     pub(super) next: [u32; 2],
 }
 
@@ -38,6 +39,8 @@ const AUDITED: u32 = 1 << 31;
 const NAMED: u32 = 1 << 31;
 /// The bit of [`Links::table`] beside [`NAMED`] that marks a session whose server name is not compared yet. Numbers of names are lower.
 const UNCHECKED: u32 = 1 << 30;
+/// The bit of [`Links::next`] that distinguishes an ICMP message, which is its type times 256 plus its code, from an unknown one.
+const MESSAGE: u32 = 1 << 16;
 /// The number of no table. The highest without the bit [`NAMED`], because every number with it is that of a name.
 const NO_TABLE: u32 = NAMED - 1;
 /// The rule position of a session that no rule allowed, without an audit mark.
@@ -73,6 +76,18 @@ impl Links {
             Some(rule) => rule,
             None => NO_RULE,
         };
+    }
+
+    /// Returns type and code of the message by which the tables judge an ICMP session. `None` if they are unknown: the session began in a
+    /// process that did not store them.
+    pub(super) const fn message(&self) -> Option<(u8, u8)> {
+        let [_, _, kind, code] = self.next[0].to_be_bytes();
+        if self.next[0] & MESSAGE != 0 { Some((kind, code)) } else { None }
+    }
+
+    /// Stores the message by which the tables judge an ICMP session.
+    pub(super) const fn set_message(&mut self, (kind, code): (u8, u8)) {
+        self.next[0] = u32::from_be_bytes([0, 0, kind, code]) | MESSAGE;
     }
 
     /// Whether the session has an audit mark.

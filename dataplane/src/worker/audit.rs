@@ -73,12 +73,6 @@ pub(super) fn denial(snapshot: &Snapshot, table: TableId, key: &Key) -> Option<D
     (!verdict.is_allow()).then(|| snapshot.decision(table, verdict))
 }
 
-/// Returns the addresses and ports that the table judged.
-pub(super) const fn flow_of(key: &Key) -> Flow {
-    let (src, dst, protocol) = (key.src(), key.dst(), key.protocol());
-    Flow { src, dst, protocol, sport: key.src_port(), dport: key.dst_port(), icmp: None }
-}
-
 impl Worker {
     /// Reports audited connections to this tap.
     pub fn tell_audits_to(&mut self, tap: AuditTap) {

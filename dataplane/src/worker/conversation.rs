@@ -2,36 +2,18 @@
 
 use std::num::NonZeroU32;
 
-use bulkhead_classifier::Key as PolicyKey;
-
+use super::claim::{Claim, policy_key};
 use super::column::Burst;
 use super::exit::{self, Check, Exit};
 use super::pending::{IfAllowed, Renewal};
 use super::services::Opening;
 use super::{Worker, admission};
 use crate::packet::{Ip, TcpFlags, Transport};
-use crate::session::{Direction, Key, Match, NewSession, Slot};
-use crate::translations::TranslatedError;
-use crate::{Decision, DropReason, Flow, PortConfig, PortId, PortKind, SessionState, Snapshot, Verdict};
+use crate::session::{Direction, Key, Match, NewSession};
+use crate::{Decision, DropReason, Flow, PortConfig, SessionState, Verdict};
 
 /// The decision of entries about which no table has decided.
 pub(super) const NO_DECISION: Decision = Decision { by: None, rule: None, origin: None };
-
-/// A packet with the key of a session. It belongs to the session only if it arrives on the session's port.
-pub(super) struct Claim {
-    pub(super) slot: Slot,
-    pub(super) key: Key,
-    pub(super) hash: u64,
-    /// Hash of the packet's own key. For an ICMP error, hash of the quoted packet's key.
-    pub(super) wire_hash: u64,
-    pub(super) direction: Direction,
-    /// The session's flow in its forward direction.
-    pub(super) forward: Flow,
-    pub(super) hop_limit: u8,
-    pub(super) flags: Option<TcpFlags>,
-    /// `None` for a packet that is no ICMP error. For an ICMP error, `Some` of its translation, which is `None` if nothing is translated.
-    pub(super) error: Option<Option<TranslatedError>>,
-}
 
 impl Worker {
     /// Judges a packet of a conversation, which is anything but an ICMP error.
@@ -60,6 +42,7 @@ impl Worker {
             out_port: in_port,
             direction: Direction::Forward,
             span: None,
+            icmp: None,
             rewrite: None,
         };
         if let Some(slot) = self.find_current(burst, hash, &key) {
@@ -73,7 +56,9 @@ impl Worker {
             // A SYN against the direction of an open connection opens another connection, or is half of a simultaneous open (RFC 9293
             // §3.5). Both tables must allow it.
             let opens = flags.is_some_and(TcpFlags::opens);
-            let starts_anew = opens && (entry.is_closed() || opens_back || self.needs_name_again(burst.snapshot, slot));
+            let is_other = self.is_other_message(slot, direction, flow);
+            let starts_anew =
+                is_other || (opens && (entry.is_closed() || opens_back || self.needs_name_again(burst.snapshot, slot)));
             let (was_session, is_translated) = (entry.was_session(), entry.is_translated());
             if starts_anew && (matched == Match::Alias(Direction::Forward) || refused == Some(DropReason::NoSuchPod)) {
                 // The client reuses its port. The ended session is removed, so that the new connection may get another backend, or reach a
@@ -83,6 +68,7 @@ impl Worker {
             }
             let claim = self.claim(slot, direction, ip, hash);
             match refused {
+                _ if is_other => {}
                 Some(_) if was_session && !ip.transport.opens() && self.resume(burst, at, &claim)? => return Ok(()),
                 Some(reason) if !opens_back => return self.judge_refused(burst, at, ip, &claim, reason, new),
                 Some(_) => {}
@@ -115,19 +101,6 @@ impl Worker {
                 Ok(())
             }
         }
-    }
-
-    /// Creates the [`Claim`] of a packet whose key is that of the session in this slot.
-    fn claim(&self, slot: Slot, direction: Direction, ip: &Ip, wire_hash: u64) -> Claim {
-        let entry = self.sessions.entry(slot);
-        let forward = match (self.sessions.true_ends(slot), direction) {
-            (Some([(src, sport), (dst, dport)]), _) => Flow { src, dst, sport, dport, ..ip.flow },
-            (None, Direction::Forward) => ip.flow,
-            (None, Direction::Reply) => turned(&ip.flow),
-        };
-        let (key, flags) = (entry.key(), ip.transport.flags());
-        let hash = if entry.is_translated() { self.sessions.hash(&key) } else { wire_hash };
-        Claim { slot, key, hash, wire_hash, direction, forward, hop_limit: ip.hop_limit, flags, error: None }
     }
 
     /// Judges a packet of a refused conversation, in either direction. Its receiving port does not matter, because the refusal is for the
@@ -283,23 +256,6 @@ impl Worker {
         Ok(true)
     }
 
-    /// Returns the port that receives the session's forward direction in this snapshot, and its kind. Port ids may have changed, but not
-    /// the kind, so a session of the uplink never becomes one of the node. `None` if the port no longer exists.
-    pub(super) fn forward_in_port(
-        &self,
-        snapshot: &Snapshot,
-        slot: Slot,
-        forward: &Flow,
-    ) -> Option<(PortId, PortKind)> {
-        let same_kind = || match self.sessions.entry(slot).in_kind() {
-            PortKind::Pod => None,
-            PortKind::Uplink => snapshot.uplink(),
-            PortKind::Host => snapshot.host(),
-        };
-        let port = snapshot.owner(forward.src).or_else(same_kind)?;
-        Some((port, snapshot.port(port)?.kind))
-    }
-
     /// Starts a session for a packet without one, if that is allowed. `forward` is the session's flow.
     fn start(
         &mut self,
@@ -315,6 +271,7 @@ impl Worker {
             if may_learn { Ok(()) } else { Err(reason) }
         })?;
         let mut new = self.check_opening(burst, at, new)?;
+        new.icmp = forward.icmp;
         let exit = exit::find(burst.snapshot, new.in_port, (forward.src, forward.dst), new.rewrite.is_some());
         if let Ok(exit) = &exit {
             new.out_port = exit.port;
@@ -375,26 +332,6 @@ impl Worker {
             _ => Ok(()),
         }
     }
-}
-
-impl Claim {
-    /// Whether a packet of the session may arrive on port `arrived`. ICMP errors may also come from the node, a router on the path, and so may
-    /// all packets that are expected on an uplink that shares the host port's interface.
-    fn fits(&self, snapshot: &Snapshot, arrived: PortId, expected: PortId) -> bool {
-        let may_pass_node = || self.error.is_some() || snapshot.shared_uplink() == Some(expected);
-        arrived == expected || (snapshot.host() == Some(arrived) && may_pass_node())
-    }
-}
-
-/// Returns the key that the tables judge. Only protocols with ports have ports in it: an ICMP type or echo identifier must never match a
-/// rule's port.
-pub(super) fn policy_key(flow: &Flow) -> PolicyKey {
-    PolicyKey::new(flow.src, flow.dst, flow.protocol, flow.sport, flow.dport)
-}
-
-/// Returns the flow of the opposite direction.
-pub(super) fn turned(flow: &Flow) -> Flow {
-    Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..*flow }
 }
 
 pub(super) const fn hairpin(origin: bulkhead_classifier::OriginId) -> Decision {

@@ -5,7 +5,7 @@
 
 use bulkhead_classifier::OriginId;
 
-use super::conversation::policy_key;
+use super::claim::policy_key;
 use super::exit::{self, Check};
 use crate::service::{Answer, Client};
 use crate::{Flow, PortId, Snapshot};

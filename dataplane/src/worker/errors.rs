@@ -1,8 +1,8 @@
 //! ICMP errors about packets of sessions.
 
 use super::Worker;
+use super::claim::Claim;
 use super::column::Burst;
-use super::conversation::{Claim, turned};
 use crate::packet::{Embedded, Ip, Ports};
 use crate::session::{Direction, Key, Match};
 use crate::{DropReason, Flow};
@@ -38,17 +38,17 @@ impl Worker {
         // The error's direction is opposite to the quoted packet's.
         let matched = self.sessions.matched(slot, &key, from_low);
         let (Match::Key(of) | Match::Alias(of)) = matched;
-        let (direction, forward) = match of {
-            Direction::Forward => (Direction::Reply, of_embedded),
-            Direction::Reply => (Direction::Forward, turned(&of_embedded)),
+        let forward = self.forward_flow(slot, of, &of_embedded);
+        let direction = match of {
+            Direction::Forward => Direction::Reply,
+            Direction::Reply => Direction::Forward,
         };
         let hop_limit = ip.hop_limit;
         let mut claim =
             Claim { slot, key, hash: wire_hash, wire_hash, direction, forward, hop_limit, flags: None, error: None };
-        if let Some([(src, sport), (dst, dport)]) = self.sessions.true_ends(slot) {
+        if self.sessions.entry(slot).is_translated() {
             claim.key = self.sessions.entry(slot).key();
             claim.hash = self.sessions.hash(&claim.key);
-            claim.forward = Flow { src, dst, sport, dport, ..claim.forward };
         }
         claim.error = Some(self.sessions.translated_error(slot, matched, &ip.flow));
         let follows = self.follow(burst, at, &claim)?;

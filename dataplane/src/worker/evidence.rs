@@ -3,8 +3,8 @@
 use bulkhead_classifier::protocol;
 
 use super::Worker;
+use super::claim::Claim;
 use super::column::Burst;
-use super::conversation::Claim;
 use crate::DropReason;
 use crate::packet::{Checksum, Payload, TcpFlags};
 use crate::session::{Belief, Direction, Evidence, Match, NewSession, Slot};

@@ -1,8 +1,9 @@
 //! The sessions of pods that are gone: their end, and what happens to the packets of their other ends.
 
 use super::Worker;
+use super::claim::Claim;
 use super::column::Burst;
-use super::conversation::{Claim, NO_DECISION};
+use super::conversation::NO_DECISION;
 use crate::session::{Direction, Survivor};
 use crate::{DropReason, PortId, Snapshot};
 

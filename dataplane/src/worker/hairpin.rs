@@ -2,7 +2,7 @@
 //!
 //! For questions. The pipeline judges packets itself, by the same [`exit`].
 
-use super::conversation::policy_key;
+use super::claim::policy_key;
 use super::exit::{self, Check};
 use crate::{Decision, DropReason, Flow, Outcome, SessionState, Snapshot, Verdict};
 

@@ -1,7 +1,8 @@
 //! Judges sessions by the next snapshot without their packets, so that flows in the kernel survive a change that leaves them allowed.
 
 use super::Worker;
-use super::conversation::{hairpin, policy_key, turned};
+use super::claim::policy_key;
+use super::conversation::hairpin;
 use super::exit::{self, Bound, Check};
 use super::names::{Asked, Ruling};
 use crate::flow::Translation;
@@ -33,11 +34,7 @@ impl Worker {
         if entry.refused().is_some() {
             return None;
         }
-        let forward = match (self.sessions.true_ends(slot), direction) {
-            (Some([(src, sport), (dst, dport)]), _) => Flow { src, dst, sport, dport, ..*flow },
-            (None, Direction::Forward) => *flow,
-            (None, Direction::Reply) => turned(flow),
-        };
+        let forward = self.forward_flow(slot, direction, flow);
         let (initiator, _) = self.forward_in_port(next, slot, &forward)?;
         let exit = exit::find(next, initiator, (forward.src, forward.dst), entry.is_translated()).ok()?;
         let (comes_in, out, is_unreachable) = match direction {

@@ -36,6 +36,7 @@ mod admission;
 mod affinity;
 mod audit;
 mod caching;
+mod claim;
 mod column;
 mod conversation;
 mod denial;

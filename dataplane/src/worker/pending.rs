@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict};
 
 use super::audit::{self, Audited, Noted};
+use super::claim::flow_of;
 use super::column::Burst;
 use super::exit::{self, Bound};
 use super::names::{Asked, Learning, Ruling};
@@ -343,7 +344,7 @@ impl Miss {
     fn audited(&self, key: &PolicyKey, denial: Decision) -> Audited {
         let (in_port, out_port) = self.ports();
         let is_new = matches!(self.if_allowed, IfAllowed::Start(_));
-        Audited { time: self.now.time, flow: audit::flow_of(key), in_port, out_port, decision: denial, is_new }
+        Audited { time: self.now.time, flow: flow_of(key), in_port, out_port, decision: denial, is_new }
     }
 }
 

@@ -13,9 +13,9 @@
 use bulkhead_classifier::protocol;
 
 use super::Worker;
-use super::audit::{self, Audited, Noted};
+use super::audit::{Audited, Noted};
+use super::claim::{flow_of, policy_key};
 use super::column::Burst;
-use super::conversation::{policy_key, turned};
 use super::names::Asked;
 use crate::names::{Hello, Holder, Names, Sent, ServerNameCheck, names_its_server};
 use crate::packet::Ports;
@@ -136,7 +136,7 @@ impl Worker {
         }
         self.sessions.set_unchecked(slot, false);
         self.sessions.set_audited(slot, true);
-        let (flow, (in_port, out_port)) = (audit::flow_of(&policy_key(&marked.flow)), marked.ports);
+        let (flow, (in_port, out_port)) = (flow_of(&policy_key(&marked.flow)), marked.ports);
         let audited = Audited { time: self.now.time, flow, in_port, out_port, decision: denial, is_new: true };
         self.audits.push(Noted { at, audited });
     }
@@ -155,11 +155,7 @@ impl Worker {
             return None;
         }
         let (Match::Key(direction) | Match::Alias(direction)) = self.sessions.matched(slot, &key, from_low);
-        let flow = match (self.sessions.true_ends(slot), direction) {
-            (Some([(src, sport), (dst, dport)]), _) => Flow { src, dst, sport, dport, ..received },
-            (None, Direction::Forward) => received,
-            (None, Direction::Reply) => turned(&received),
-        };
+        let flow = self.forward_flow(slot, direction, &received);
         let ports = match direction {
             Direction::Forward => (in_port, out),
             Direction::Reply => (out, in_port),

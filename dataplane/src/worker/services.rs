@@ -123,7 +123,7 @@ impl Worker {
         };
         self.check_start(&ip.transport)?;
         let ports = ip.transport.ports(flow);
-        if ports == Ports::None {
+        if !matches!(ports, Ports::Pair(..) | Ports::EchoRequest(_)) {
             // Its answers could not be distinguished from those to the node itself.
             return Err(DropReason::NotMasqueraded);
         }

@@ -50,6 +50,7 @@ fn session(table: &SessionTable, number: u16, tcp: bool) -> NewSession {
         out_port,
         direction: Direction::Forward,
         span: None,
+        icmp: None,
         rewrite: None,
     }
 }

@@ -150,8 +150,19 @@ impl SessionTable {
         }
     }
 
-    /// Records both sides' sequence numbers from the packet that creates the session.
+    /// Returns type and code of the ICMP message by which the tables judge the session: its forward direction's first one. `None` for
+    /// other protocols.
+    pub(crate) fn message(&self, slot: Slot) -> Option<(u8, u8)> {
+        let key = self.entry(slot).key();
+        let known = || self.links.records()[slot as usize].message();
+        key.is_icmp().then(|| known().unwrap_or_else(|| key.first_message()))
+    }
+
+    /// Records both sides' sequence numbers from the packet that creates the session, or its ICMP message.
     pub(super) fn begin_tracking(&mut self, slot: Slot, new: &NewSession) {
+        if let Some(message) = new.icmp {
+            self.links.records_mut()[slot as usize].set_message(message);
+        }
         let Some(span) = new.span else { return };
         let next = &mut self.links.records_mut()[slot as usize].next;
         next[at(new.direction)] = known(span.end);

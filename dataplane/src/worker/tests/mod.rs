@@ -9,6 +9,7 @@ mod generations;
 mod gone;
 mod live;
 mod masquerade;
+mod messages;
 mod names;
 mod neighbours;
 mod properties;

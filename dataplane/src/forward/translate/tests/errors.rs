@@ -259,7 +259,7 @@ fn what_the_engine_reads_in_an_error_is_what_is_translated() {
             packet::Ports::Pair(..) => packet::Ports::Pair(to.quoted.sport, to.quoted.dport),
             packet::Ports::EchoRequest(_) => packet::Ports::EchoRequest(to.quoted.sport),
             packet::Ports::EchoReply(_) => packet::Ports::EchoReply(to.quoted.sport),
-            packet::Ports::None => packet::Ports::None,
+            other => other,
         };
         let Translation { src, dst, .. } = to.quoted;
         prop_assert_eq!(found, packet::Embedded { src, dst, protocol: embedded.protocol, ports });

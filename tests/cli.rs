@@ -8,6 +8,7 @@ mod cni;
 mod diff;
 mod domain_names;
 mod files;
+mod icmp;
 mod lint;
 mod names;
 mod reach;

@@ -16,6 +16,7 @@ mod ranges;
 mod tests;
 mod units;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
 use std::mem::ManuallyDrop;
@@ -25,8 +26,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::reachability::Reachability;
 use bulkhead_control::reachability::difference::Difference;
+use bulkhead_control::reachability::{Protocol, Reachability};
 use serde::Serialize;
 
 use self::because::{Because, Reasons, Tellings};
@@ -46,7 +47,12 @@ struct Change<'a> {
     from: &'a str,
     to: &'a str,
     family: &'static str,
-    protocol: &'static str,
+    #[serde(skip)]
+    kind: Protocol,
+    protocol: Cow<'static, str>,
+    /// For `other`: the protocols that rules name and that do not change in this way.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    except_protocols: &'a [String],
     ports: &'a [(u16, u16)],
     before: &'static str,
     after: &'static str,

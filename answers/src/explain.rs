@@ -9,6 +9,7 @@ pub mod remedy;
 pub mod service;
 pub mod step;
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -16,9 +17,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use bulkhead_classifier::OriginId;
-use bulkhead_control::object::{Denied, Transport};
+use bulkhead_control::object::Denied;
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::reachability::Protocol;
 use bulkhead_control::renderer::mirror::Mirror;
 use bulkhead_control::source::Strictness;
 use bulkhead_dataplane::{Decision, DropReason};
@@ -76,7 +78,7 @@ impl Engine {
             fabric: Fabric::new(pipeline, self.strictness),
             refusing: Refusing {
                 origins: pipeline.refusing_origins(Denied::Drop).into_iter().collect(),
-                transport: port.transport,
+                protocol: port.protocol,
             },
             mirror: pipeline.mirror().context("a pipeline without tables has a mirror")?,
             places: Places::of(pipeline),
@@ -93,7 +95,8 @@ impl Engine {
         }
         let is_allowed = walks.iter().all(Walk::is_allowed) && translated.iter().all(Translated::is_allowed);
         Ok(Answer {
-            protocol: port.transport.name(),
+            asked: port.protocol,
+            protocol: port.protocol.name(),
             port: port.port,
             verdict: if is_allowed { "allow" } else { "deny" },
             walks,
@@ -105,7 +108,9 @@ impl Engine {
 /// The verdict on each of the connections in question.
 #[derive(Serialize)]
 pub struct Answer {
-    protocol: &'static str,
+    #[serde(skip)]
+    asked: Protocol,
+    protocol: Cow<'static, str>,
     port: u16,
     /// `allow` if all connections and Services are allowed.
     verdict: &'static str,
@@ -127,8 +132,8 @@ impl Answer {
     }
 
     /// Returns the IANA protocol number of the connection.
-    pub fn transport(&self) -> u8 {
-        Transport::from_name(self.protocol).map_or(0, Transport::number)
+    pub const fn transport(&self) -> u8 {
+        self.asked.number()
     }
 
     /// Returns verdict and reasons in one line. Two answers with different lines have different causes.
@@ -181,7 +186,7 @@ struct Refusing {
     /// The rules with such denials: their namespaces have the annotation that requests answers.
     origins: HashSet<OriginId>,
     /// Protocol of the connection.
-    transport: Transport,
+    protocol: Protocol,
 }
 
 /// Explains connections: simulates the vswitches of all nodes and looks up the policies behind their tables.
@@ -239,7 +244,7 @@ impl Asker<'_> {
             is_reply: hop.reply,
             outcome,
             out: outcome.verdict.out_port().and_then(port),
-            answer: step::answer_to(outcome, in_port.as_deref(), refusing.transport, answered),
+            answer: step::answer_to(outcome, in_port.as_deref(), refusing.protocol, answered),
             in_port,
             table: table.map(|table| (table.name.clone(), table.tables.rules().len())),
             decided: table.zip(rule).and_then(|(table, rule)| table.tables.rules().get(rule as usize)).cloned(),
@@ -302,7 +307,7 @@ impl Walk {
         let to = text(&self.leg.to, &self.to, self.to_address);
         let beside =
             if self.steps.iter().any(Step::is_audited) { ", because a policy is audited and not enforced" } else { "" };
-        writeln!(out, "{from} -> {to} {} {}: {verdict}{beside}", self.leg.port.transport, self.leg.port.port)?;
+        writeln!(out, "{from} -> {to} {} {}: {verdict}{beside}", self.leg.port.protocol, self.leg.port.number())?;
         for (number, step) in (1..).zip(&self.steps) {
             step.write(number, out)?;
         }

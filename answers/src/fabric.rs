@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use bulkhead_control::object::Transport;
 use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::reachability::Protocol;
 use bulkhead_control::renderer::acl::NodeTables;
 use bulkhead_control::source::Strictness;
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
@@ -113,17 +113,20 @@ impl Judge {
 
 /// Returns a probe of a connection to this port.
 pub const fn probe(src: IpAddr, dst: IpAddr, port: PortProtocol) -> Probe {
-    let kind = match port.transport {
-        Transport::Tcp => ProbeKind::Tcp,
-        Transport::Udp => ProbeKind::Udp,
-        Transport::Sctp => ProbeKind::Sctp,
+    let [icmp_type, code] = port.port.to_be_bytes();
+    let kind = match port.protocol {
+        Protocol::Tcp => ProbeKind::Tcp,
+        Protocol::Udp => ProbeKind::Udp,
+        Protocol::Sctp => ProbeKind::Sctp,
+        // Ports of further protocols cannot be asked about.
+        Protocol::Number(_) | Protocol::Other => ProbeKind::Icmp(icmp_type, code),
     };
     Probe { src, dst, kind, sport: PROBE_SOURCE_PORT, dport: port.port }
 }
 
 /// Returns the flow of a pod's connection to itself through a Service, after translation.
 pub const fn hairpin_flow(address: IpAddr, port: PortProtocol) -> Flow {
-    let protocol = port.transport.number();
+    let protocol = port.protocol.number();
     Flow { src: address, dst: address, protocol, sport: PROBE_SOURCE_PORT, dport: port.port, icmp: None }
 }
 

@@ -95,7 +95,7 @@ fn of_ends(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
 /// # Errors
 /// If no pod declares a port.
 fn declared(ports: &BTreeSet<(u16, Transport)>) -> anyhow::Result<Vec<PortProtocol>> {
-    let ports: Vec<PortProtocol> = ports.iter().map(|&(port, transport)| PortProtocol { port, transport }).collect();
+    let ports: Vec<PortProtocol> = ports.iter().map(|&(port, transport)| PortProtocol::new(port, transport)).collect();
     if ports.is_empty() {
         bail!("no pod in the state declares a port\n  help: choose the ports, for example --port 80/TCP");
     }

@@ -293,7 +293,7 @@ impl Services {
         // The client's own node sees that as an external address.
         let arrived = End::External(from.address());
         let Some(translation) = self.translate_at(pipeline, &arrived, to, &node)? else { return Ok(None) };
-        let before = Leg::departure(from, &End::at(pipeline.cache(), to.address), PortProtocol { port, transport });
+        let before = Leg::departure(from, &End::at(pipeline.cache(), to.address), PortProtocol::new(port, transport));
         Ok(Some(Translation { before: Some(before), ..translation }))
     }
 

@@ -153,6 +153,11 @@ impl ServiceSet {
         })
     }
 
+    /// Returns the members' protocol numbers as ascending ranges. The numbers of a range have the same ports.
+    pub fn protocols(&self) -> impl Iterator<Item = (u8, u8)> + '_ {
+        self.blocks.iter().map(|block| block.protocols)
+    }
+
     /// Returns the union: the members of this set, of `other`, or of both.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {

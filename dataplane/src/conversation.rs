@@ -64,6 +64,12 @@ pub fn read(link: LinkType, frame: &[u8], wire_len: usize) -> Result<Frame, Drop
     })
 }
 
+/// Whether an ICMP message of this type may begin a conversation that policy judges. False for echo replies, errors, redirects and neighbour
+/// discovery. `number` is the protocol: ICMP or ICMPv6.
+pub fn may_begin(number: u8, kind: u8) -> bool {
+    packet::query::may_begin(number, kind)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests may panic")]

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use bulkhead_classifier::protocol;
 
+use crate::packet::query;
 use crate::wire::{checksum, icmpv4, icmpv6, ipv4, ipv6, tcp, udp};
 
 /// The initial TTL of all systems except Windows (RFC 1700 "IP time to live parameter").
@@ -23,6 +24,9 @@ pub enum ProbeKind {
     Sctp,
     /// An echo request of the addresses' family, answered by an echo reply.
     IcmpEcho,
+    /// An ICMP message of the addresses' family with this type and code, answered by the answer to a request, otherwise by a message of its
+    /// own type.
+    Icmp(u8, u8),
 }
 
 /// A conversation to be tested.
@@ -74,8 +78,8 @@ impl Probe {
             ProbeKind::Tcp => protocol::TCP,
             ProbeKind::Udp => protocol::UDP,
             ProbeKind::Sctp => protocol::SCTP,
-            ProbeKind::IcmpEcho if self.src.is_ipv4() => protocol::ICMP,
-            ProbeKind::IcmpEcho => protocol::ICMPV6,
+            ProbeKind::IcmpEcho | ProbeKind::Icmp(..) if self.src.is_ipv4() => protocol::ICMP,
+            ProbeKind::IcmpEcho | ProbeKind::Icmp(..) => protocol::ICMPV6,
         }
     }
 
@@ -120,6 +124,10 @@ impl Probe {
             }
             ProbeKind::Sctp => self.sctp(is_reply),
             ProbeKind::IcmpEcho => self.echo(is_reply),
+            ProbeKind::Icmp(kind, code) => match query::answer_to(self.protocol(), kind).filter(|_| is_reply) {
+                Some(answer) => self.message((answer, 0), is_reply),
+                None => self.message((kind, code), is_reply),
+            },
         }
     }
 
@@ -148,19 +156,24 @@ impl Probe {
     }
 
     fn echo(&self, is_reply: bool) -> Vec<u8> {
+        let kind = query::echo(self.protocol());
+        let answer = query::answer_to(self.protocol(), kind).filter(|_| is_reply);
+        self.message((answer.unwrap_or(kind), 0), is_reply)
+    }
+
+    /// Returns an ICMP message of this type and code with an identifier, as echoes have.
+    fn message(&self, (kind, code): (u8, u8), is_reply: bool) -> Vec<u8> {
         // The identifier is the request's source port, which is the reply's destination port.
         let id = if is_reply { self.dport } else { self.sport };
         match (self.src, self.dst) {
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let kind = if is_reply { icmpv6::kind::ECHO_REPLY } else { icmpv6::kind::ECHO_REQUEST };
                 let mut message = vec![0; icmpv6::HEADER_LEN];
-                icmpv6::Repr::echo(kind, id, 1).emit(src, dst, &mut message);
+                icmpv6::Repr { code, ..icmpv6::Repr::echo(kind, id, 1) }.emit(src, dst, &mut message);
                 message
             }
             _ => {
-                let kind = if is_reply { icmpv4::kind::ECHO_REPLY } else { icmpv4::kind::ECHO_REQUEST };
                 let mut message = vec![0; icmpv4::HEADER_LEN];
-                icmpv4::Repr::echo(kind, id, 1).emit(&mut message);
+                icmpv4::Repr { code, ..icmpv4::Repr::echo(kind, id, 1) }.emit(&mut message);
                 message
             }
         }

@@ -26,7 +26,7 @@ pub fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     if args.asked.port.is_none() && matches!(args.asked.to, Target::End(_)) {
         bail!("--port is missing\n  help: add it, for example --port 80/TCP");
     }
-    let port = args.asked.port.map(|port| format!("{}/{}", port.port, port.transport));
+    let port = args.asked.port.map(|port| port.to_string());
     let asked = Connection { from: args.asked.from.to_string(), to, port: port.clone() };
     let answer: Value = ask(&args.socket, &Request::Explain(asked))?;
     let told = Explanation::deserialize(&answer)?;

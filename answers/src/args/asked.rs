@@ -12,7 +12,8 @@ pub struct Asked {
     /// Server: in the same forms, or a Service
     #[arg(long, value_name = "END|service/NAMESPACE/NAME[:PORT]")]
     pub to: Target,
-    /// Destination port and protocol, e.g. 80/TCP; optional for a Service with one port
+    /// Destination port and protocol, e.g. 80/TCP, or type and code of ICMP: 8/ICMP, 13:0/ICMP, 128/ICMPv6; optional for a Service with one
+    /// port
     #[arg(long, value_name = "PORT/PROTOCOL")]
     pub port: Option<PortProtocol>,
     /// Node where an external client's connection to a Service arrives

@@ -4,35 +4,85 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use bulkhead_classifier::protocol;
 use bulkhead_control::object::{PodName, Transport};
+use bulkhead_control::reachability::Protocol;
 use bulkhead_control::selector::{Condition, Requirement, Selector};
+use bulkhead_dataplane::conversation;
 
-/// A destination port and its protocol.
+/// A destination port and its protocol, or type and code of an ICMP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortProtocol {
-    /// Destination port, 1 to 65535.
+    /// Destination port, 1 to 65535. For ICMP, the type times 256 plus the code.
     pub port: u16,
-    /// Protocol: TCP, UDP or SCTP.
-    pub transport: Transport,
+    /// Protocol: TCP, UDP, SCTP, ICMP or ICMPv6.
+    pub protocol: Protocol,
+}
+
+impl PortProtocol {
+    /// Returns the port of a connection to a pod.
+    pub fn new(port: u16, transport: Transport) -> Self {
+        Self { port, protocol: transport.into() }
+    }
+
+    /// Returns the port as printed: `80`, or for ICMP the type, `8`, or the type and another code than 0, `3:4`.
+    pub fn number(self) -> String {
+        match self.port.to_be_bytes() {
+            [kind, 0] if self.protocol.is_icmp() => kind.to_string(),
+            [kind, code] if self.protocol.is_icmp() => format!("{kind}:{code}"),
+            _ => self.port.to_string(),
+        }
+    }
+
+    /// Whether packets of this address family can have the protocol.
+    pub const fn is_of_family(self, is_ipv4: bool) -> bool {
+        match self.protocol {
+            Protocol::Number(protocol::ICMP) => is_ipv4,
+            Protocol::Number(protocol::ICMPV6) => !is_ipv4,
+            _ => true,
+        }
+    }
 }
 
 impl std::fmt::Display for PortProtocol {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.port, self.transport)
+        write!(f, "{}/{}", self.number(), self.protocol)
     }
 }
 
 impl FromStr for PortProtocol {
     type Err = String;
 
-    /// Parses `80/TCP` or `80/tcp`. The protocol of `80` is TCP.
+    /// Parses `80/TCP`, `80/tcp`, or `8/ICMP` and `8:0/ICMP` with type and code. The protocol of `80` is TCP. `ICMP` is an echo request.
     fn from_str(text: &str) -> Result<Self, String> {
-        let (port, protocol) = text.split_once('/').unwrap_or((text, "TCP"));
-        let port = port.parse().ok().filter(|&port: &u16| port > 0);
-        let port = port.ok_or_else(|| format!("`{text}` has no port from 1 to 65535; write for example 80/TCP"))?;
-        let transport = Transport::from_name(&protocol.to_ascii_uppercase());
-        let transport = transport.ok_or_else(|| format!("unknown protocol `{protocol}`; write TCP, UDP or SCTP"))?;
-        Ok(Self { port, transport })
+        let (port, protocol) = match text.to_ascii_uppercase().as_str() {
+            "ICMP" => ("8", "ICMP"),
+            "ICMPV6" => ("128", "ICMPv6"),
+            _ => text.split_once('/').unwrap_or((text, "TCP")),
+        };
+        let number = match protocol.to_ascii_uppercase().as_str() {
+            "ICMP" => protocol::ICMP,
+            "ICMPV6" => protocol::ICMPV6,
+            name => {
+                let transport = Transport::from_name(name);
+                let unknown = || format!("unknown protocol `{protocol}`; write TCP, UDP, SCTP, ICMP or ICMPv6");
+                let port = port.parse().ok().filter(|&port: &u16| port > 0);
+                let port =
+                    port.ok_or_else(|| format!("`{text}` has no port from 1 to 65535; write for example 80/TCP"))?;
+                return Ok(Self::new(port, transport.ok_or_else(unknown)?));
+            }
+        };
+        let (kind, code) = port.split_once(':').unwrap_or((port, "0"));
+        let message = kind.parse().ok().zip(code.parse().ok());
+        let (kind, code): (u8, u8) = message
+            .ok_or_else(|| format!("`{text}` has no type from 0 to 255; write for example 8/ICMP or 13:0/ICMP"))?;
+        if !conversation::may_begin(number, kind) {
+            return Err(format!(
+                "{protocol} type {kind} begins no conversation: answers and errors pass with the session that they belong to, and neighbour \
+                 discovery needs no policy"
+            ));
+        }
+        Ok(Self { port: u16::from_be_bytes([kind, code]), protocol: Protocol::Number(number) })
     }
 }
 
@@ -227,12 +277,33 @@ mod tests {
 
     #[test]
     fn ports_are_taken_as_people_write_them() {
-        let tcp80 = PortProtocol { port: 80, transport: Transport::Tcp };
+        let tcp80 = PortProtocol::new(80, Transport::Tcp);
         assert_eq!("80".parse(), Ok(tcp80));
         assert_eq!("80/tcp".parse(), Ok(tcp80));
-        assert_eq!("9/SCTP".parse(), Ok(PortProtocol { port: 9, transport: Transport::Sctp }));
-        for wrong in ["0/TCP", "65536/TCP", "http/TCP", "80/ICMP", "/TCP", ""] {
+        assert_eq!("9/SCTP".parse(), Ok(PortProtocol::new(9, Transport::Sctp)));
+        for wrong in ["0/TCP", "65536/TCP", "http/TCP", "/TCP", "", "80/GRE"] {
             assert!(wrong.parse::<PortProtocol>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_port_of_icmp_is_a_type_with_or_without_a_code() {
+        let read =
+            |text: &str| text.parse::<PortProtocol>().map(|port| (port.port, port.protocol.number(), port.to_string()));
+        for (text, port, number, shown) in [
+            ("8/ICMP", 0x0800, 1, "8/ICMP"),
+            ("icmp", 0x0800, 1, "8/ICMP"),
+            ("13:2/icmp", 0x0d02, 1, "13:2/ICMP"),
+            ("128:0/icmpv6", 0x8000, 58, "128/ICMPv6"),
+            ("ICMPv6", 0x8000, 58, "128/ICMPv6"),
+        ] {
+            assert_eq!(read(text), Ok((port, number, shown.to_owned())), "{text}");
+        }
+        for wrong in ["/ICMP", "256/ICMP", "8:/ICMP", "8:256/ICMP", "8:0:0/ICMP", "echo/ICMP"] {
+            assert!(read(wrong).unwrap_err().contains("no type"), "{wrong}");
+        }
+        for never in ["0/ICMP", "3/ICMP", "5/ICMP", "11/ICMP", "129/ICMPv6", "1/ICMPv6", "135/ICMPv6"] {
+            assert!(read(never).unwrap_err().contains("begins no conversation"), "{never}");
         }
     }
 

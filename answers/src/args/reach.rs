@@ -27,8 +27,8 @@ pub struct Reach {
     /// How to treat workloads without pods in the state.
     #[command(flatten)]
     pub planned: Planned,
-    /// Destination port and protocol, e.g. 80/TCP; may be repeated. If omitted, all ports that the pods declare. With --to: a port of the
-    /// Service, all its ports if omitted
+    /// Destination port and protocol, e.g. 80/TCP, or type and code of ICMP: 8/ICMP, 13:0/ICMP, 128/ICMPv6; may be repeated. If omitted, all
+    /// ports that the pods declare. With --to: a port of the Service, all its ports if omitted
     #[arg(long = "port", value_name = "PORT/PROTOCOL")]
     pub ports: Vec<PortProtocol>,
     /// Services whose clients to list.

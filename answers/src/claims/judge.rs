@@ -223,7 +223,7 @@ impl Asked<'_> {
         let (source, target) = (self.reachability.class_at(from), self.reachability.class_at(to));
         let verdicts = self.reachability.verdicts(source, target, false);
         let is_wrong = |verdict: &Verdict| verdict.allowed() != (self.kind == Kind::Always);
-        let found = Protocol::ALL.into_iter().find_map(|protocol| {
+        let found = verdicts.protocols().find_map(|protocol| {
             let wanted = self.ports.ports_of(protocol.number());
             let mut wrong = verdicts.of_protocol(protocol).iter().filter(|verdict| is_wrong(verdict));
             wrong.find_map(|verdict| {
@@ -233,7 +233,11 @@ impl Asked<'_> {
                 };
                 let (first, last) = wanted.iter().find_map(overlap)?;
                 // Port 0 is not usable.
-                let port = if protocol == Protocol::Other { 0 } else { first.max(1).min(last) };
+                let port = match protocol {
+                    Protocol::Tcp | Protocol::Udp | Protocol::Sctp => first.max(1).min(last),
+                    Protocol::Number(_) => first,
+                    Protocol::Other => 0,
+                };
                 Some(Witness { from, to, protocol, port, verdict: *verdict })
             })
         });

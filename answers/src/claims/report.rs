@@ -1,10 +1,11 @@
 //! The result of each claim: whether it holds, else a counterexample, the deciding rules and a fix.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bulkhead_control::object::{Pod, Transport};
+use bulkhead_control::object::Pod;
 use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::reachability::{Decision, Protocol};
@@ -52,9 +53,11 @@ pub(super) struct Told {
     pub(super) to: String,
     pub(super) to_address: IpAddr,
     pub(super) family: &'static str,
-    /// Protocol: `TCP`, `UDP`, `SCTP` or `other`.
-    pub(super) protocol: &'static str,
-    /// Destination port. 0 for a protocol without ports.
+    /// Protocol: `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, `protocol 47` or `other`.
+    pub(super) protocol: Cow<'static, str>,
+    #[serde(skip)]
+    kind: Protocol,
+    /// Destination port. For ICMP, the type times 256 plus the code. 0 for a protocol without ports.
     pub(super) port: u16,
     /// Verdict on the connection: `allow` or `deny`.
     pub(super) verdict: &'static str,
@@ -148,8 +151,12 @@ impl Line {
 impl Told {
     /// Returns connection and verdict in one line: `shop/web -> shop/db TCP 5432 over IPv4: ALLOW`.
     pub(super) fn headline(&self) -> String {
-        let port = if self.protocol == "other" { String::new() } else { format!(" {}", self.port) };
-        let (protocol, verdict) = (self.protocol, self.verdict.to_uppercase());
+        let port = match self.kind {
+            Protocol::Other => String::new(),
+            Protocol::Number(_) if !self.kind.is_icmp() => String::new(),
+            protocol => format!(" {}", PortProtocol { port: self.port, protocol }.number()),
+        };
+        let (protocol, verdict) = (&self.protocol, self.verdict.to_uppercase());
         format!("{} -> {} {protocol}{port} over {}: {verdict}", self.from, self.to, self.family)
     }
 }
@@ -178,6 +185,7 @@ fn told(pipeline: &Pipeline, places: &Places<'_>, kind: Kind, witness: &Witness)
         to: to.to_string(),
         to_address: witness.to,
         family: if witness.from.is_ipv4() { "IPv4" } else { "IPv6" },
+        kind: witness.protocol,
         protocol: witness.protocol.name(),
         port: witness.port,
         verdict: if verdict.allowed() { "allow" } else { "deny" },
@@ -216,15 +224,14 @@ fn because(pipeline: &Pipeline, places: &Places<'_>, direction: Direction, decis
 fn open(pipeline: &Pipeline, from: &End, to: &End, witness: &Witness) -> anyhow::Result<String> {
     let decision = if witness.verdict.egress.allowed { witness.verdict.ingress } else { witness.verdict.egress };
     let Some(origin) = origin(pipeline, decision) else { return Ok(String::new()) };
-    let transport = Transport::ALL.into_iter().find(|&transport| Protocol::from(transport) == witness.protocol);
-    let Some(transport) = transport else {
+    let Some(transport) = witness.protocol.transport() else {
         return Ok(
             "mend: a rule without `ports` allows it; protocols other than TCP, UDP and SCTP have no names in policies"
                 .into(),
         );
     };
     let mut text = Vec::new();
-    let port = PortProtocol { port: witness.port, transport };
+    let port = PortProtocol::new(witness.port, transport);
     remedy::write(pipeline, from, to, port, &origin, &mut text)?;
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }

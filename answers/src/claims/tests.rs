@@ -186,7 +186,7 @@ impl Tried {
                 continue;
             }
             let asked =
-                PORTS.map(|(transport, port)| fabric.allowed(from, to, PortProtocol { port, transport }).unwrap());
+                PORTS.map(|(transport, port)| fabric.allowed(from, to, PortProtocol::new(port, transport)).unwrap());
             verdicts.insert((a, b), asked);
         }
         Self { verdicts }
@@ -244,7 +244,7 @@ fn a_claim_comes_to_what_trying_every_connection_comes_to_and_its_witness_is_one
                     .find(|transport| transport.number() == witness.protocol.number())
                     .unwrap();
                 let [a, b] = [witness.from, witness.to].map(|address| End::at(tables.cache(), address));
-                let allowed = fabric.allowed(&a, &b, PortProtocol { port: witness.port, transport }).unwrap();
+                let allowed = fabric.allowed(&a, &b, PortProtocol::new(witness.port, transport)).unwrap();
                 assert_eq!(allowed, kind != Kind::Always, "seed {seed}: {line}: {witness:?}\n{text}");
                 let family = if witness.from.is_ipv4() { "IPv4" } else { "IPv6" };
                 *reached.entry(("witness", family)).or_default() += 1;

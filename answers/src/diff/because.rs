@@ -81,6 +81,8 @@ pub(super) struct Telling {
     pub(super) ports: Vec<(u16, u16)>,
     pub(super) allowed: bool,
     pub(super) because: Because,
+    /// For `other`: the protocols that rules name and that do not change in this way.
+    pub(super) except: Vec<String>,
 }
 
 /// The reports of each list of deltas, by its index in [`Difference::deltas`].
@@ -106,7 +108,14 @@ fn tellings(deltas: &[Delta], reasons: &mut [Reasons<'_>; 2]) -> Vec<Telling> {
             Some(at) => &mut all[at],
             None => {
                 let because = Because::default();
-                all.push(Telling { protocol: delta.protocol, ports: Vec::new(), allowed: delta.allowed, because });
+                let except = delta.except.iter().map(ToString::to_string).collect();
+                all.push(Telling {
+                    protocol: delta.protocol,
+                    ports: Vec::new(),
+                    allowed: delta.allowed,
+                    because,
+                    except,
+                });
                 all.last_mut().expect("it was pushed")
             }
         };

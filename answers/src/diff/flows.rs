@@ -109,7 +109,8 @@ struct Passage {
     from: End,
     to: End,
     protocol: Protocol,
-    port: u16,
+    /// The destination port, or type and code of ICMP. `None` if the log does not give type and code.
+    port: Option<u16>,
     /// Whether only the client's rules apply.
     is_departure: bool,
 }
@@ -124,13 +125,17 @@ impl Ends<'_> {
     fn change(&self, seen: &Conversation, finder: &mut Finder<'_>) -> anyhow::Result<Result<Seen, String>> {
         let resolved = match seen.protocol.map(Protocol::of_number) {
             // Rules without ports apply to these protocols too.
-            Some(Protocol::Other) if seen.missing.is_none() => match Self::without_ports(seen, finder) {
-                Ok((from, to)) => {
-                    let (names, protocol) = ([from.to_string(), to.to_string()], Protocol::Other);
-                    (names, vec![vec![Passage { from, to, protocol, port: 0, is_departure: false }]])
+            Some(protocol @ (Protocol::Number(_) | Protocol::Other)) if seen.missing.is_none() => {
+                match Self::without_ports(seen, finder) {
+                    Ok((from, to)) => {
+                        let names = [from.to_string(), to.to_string()];
+                        let message = seen.icmp.map(|(kind, code)| u16::from_be_bytes([kind, code]));
+                        let port = if protocol.is_icmp() { message } else { Some(0) };
+                        (names, vec![vec![Passage { from, to, protocol, port, is_departure: false }]])
+                    }
+                    Err(why) => return Ok(Err(why)),
                 }
-                Err(why) => return Ok(Err(why)),
-            },
+            }
             _ => match finder.resolve(seen)? {
                 Resolved::Unknown(why) => return Ok(Err(why)),
                 Resolved::Direct(Connection { from, to, port }) => {
@@ -201,9 +206,16 @@ impl Ends<'_> {
         let (from, to) = (self.addresses(&passage.from)?, self.addresses(&passage.to)?);
         let of = |at: usize| {
             let verdicts = self.states[at].between(from[at], to[at])?;
-            Some(*verdicts.at(passage.protocol, passage.port))
+            let of_protocol = verdicts.of_protocol(passage.protocol);
+            let is_known = passage.port.is_some() || of_protocol.len() == 1;
+            let verdict = *verdicts.at(passage.protocol, passage.port.unwrap_or_default());
+            Some(is_known.then_some(verdict))
         };
-        Ok(of(0).zip(of(1)).map(<[Verdict; 2]>::from))
+        let verdicts = of(0).zip(of(1)).map(|(before, after)| before.zip(after).map(<[Verdict; 2]>::from));
+        match verdicts {
+            Some(None) => Err("policy depends on the type of ICMP, which the log does not give".into()),
+            known => Ok(known.flatten()),
+        }
     }
 
     /// Returns an end's address in each state: that of the same pod, else the same address.
@@ -225,8 +237,8 @@ fn passages(legs: &[Leg]) -> Vec<Passage> {
     let passage = |leg: &Leg| Passage {
         from: leg.from.clone(),
         to: leg.to.clone(),
-        protocol: Protocol::from(leg.port.transport),
-        port: leg.port.port,
+        protocol: leg.port.protocol,
+        port: Some(leg.port.port),
         is_departure: leg.is_departure,
     };
     legs.iter().map(passage).collect()

@@ -31,7 +31,7 @@ pub(super) struct Form<'a, W> {
 /// Services of a row, by family.
 #[derive(Debug, Default)]
 struct Services {
-    by_family: BTreeMap<&'static str, Vec<(&'static str, String)>>,
+    by_family: BTreeMap<&'static str, Vec<(Protocol, String)>>,
     /// Position of the rule that decides now, else of the one that decided before. `None` if neither is in a file.
     at: Option<Place>,
 }
@@ -65,7 +65,7 @@ impl Row {
 impl Services {
     fn add(&mut self, change: &Change<'_>) {
         let services = self.by_family.entry(change.family).or_default();
-        let service = (change.protocol, service(change));
+        let service = (change.kind, service(change));
         // Long lists may be equal after shortening, and share a row then.
         if !services.contains(&service) {
             services.push(service);
@@ -90,7 +90,7 @@ impl Services {
 }
 
 /// Joins services: `TCP 80, 443-500; UDP *`, or `everything` for all ports of all protocols.
-fn together(services: &[(&'static str, String)]) -> String {
+fn together(services: &[(Protocol, String)]) -> String {
     let whole = |protocol: Protocol| match protocol {
         Protocol::Other => OTHER.to_owned(),
         _ => format!("{} *", protocol.name()),
@@ -112,8 +112,14 @@ const OTHER: &str = "other protocols";
 
 /// Returns a change's protocol and ports: `TCP 80, 443-500`, `TCP *`, `other protocols`.
 fn service(change: &Change<'_>) -> String {
-    if change.protocol == Protocol::Other.name() {
-        return OTHER.into();
+    if change.kind == Protocol::Other {
+        return match change.except_protocols {
+            [] => OTHER.into(),
+            except => format!("{OTHER} except {}", except.join(", ")),
+        };
+    }
+    if let Protocol::Number(_) = change.kind {
+        return messages(change);
     }
     let port = |&(first, last): &(u16, u16)| match (first, last) {
         (0, u16::MAX) => "*".into(),
@@ -122,6 +128,25 @@ fn service(change: &Change<'_>) -> String {
     };
     let ports: Vec<String> = change.ports.iter().map(port).collect();
     format!("{} {}", change.protocol, ports.join(", "))
+}
+
+/// Returns a protocol without ports, and for ICMP the types and codes: `ICMP *`, `ICMP 8, 13:0, 16-18`, `protocol 47`.
+fn messages(change: &Change<'_>) -> String {
+    if !change.kind.is_icmp() {
+        return change.protocol.to_string();
+    }
+    let message = |&(first, last): &(u16, u16)| {
+        let ([kind, code], [last_kind, last_code]) = (first.to_be_bytes(), last.to_be_bytes());
+        match (code, last_code) {
+            _ if (first, last) == (0, u16::MAX) => "*".to_owned(),
+            (0, u8::MAX) if kind == last_kind => kind.to_string(),
+            (0, u8::MAX) => format!("{kind}-{last_kind}"),
+            _ if first == last => format!("{kind}:{code}"),
+            _ => format!("{kind}:{code}-{last_kind}:{last_code}"),
+        }
+    };
+    let messages: Vec<String> = change.ports.iter().map(message).collect();
+    format!("{} {}", change.protocol, messages.join(", "))
 }
 
 /// Returns the reasons of both states: `before: ..; now: ..`.

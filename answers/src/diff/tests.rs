@@ -25,7 +25,7 @@ struct Told {
     from: String,
     to: String,
     is_v6: bool,
-    protocol: &'static str,
+    protocol: std::borrow::Cow<'static, str>,
     ports: Vec<(u16, u16)>,
     is_allowed: bool,
     because: Because,
@@ -72,7 +72,7 @@ fn told(states: &[State; 2]) -> (Vec<Told>, usize) {
             from: change.from.to_owned(),
             to: change.to.to_owned(),
             is_v6: change.family == "IPv6",
-            protocol: change.protocol,
+            protocol: change.protocol.clone(),
             ports: change.ports.to_vec(),
             is_allowed: change.after == ALLOW,
             because: change.because.clone(),
@@ -141,7 +141,7 @@ fn check(seed: u64, reached: &mut BTreeMap<&'static str, u32>) {
             continue;
         }
         for (transport, port) in PORTS {
-            let asked = PortProtocol { port, transport };
+            let asked = PortProtocol::new(port, transport);
             let [(was, _), (is, why)] =
                 [0, 1].map(|at| judged(&states[at], &mut fabrics[at], [from.1[at], to.1[at]], asked));
             let covers = |(_, change): &(usize, &Told)| {

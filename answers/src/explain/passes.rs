@@ -60,7 +60,7 @@ fn of_end(
     peer: IpAddr,
     port: PortProtocol,
 ) -> Vec<Pass> {
-    let matching: Vec<_> = mirror.matching(pod, direction, peer, port.transport.number(), port.port).collect();
+    let matching: Vec<_> = mirror.matching(pod, direction, peer, port.protocol.number(), port.port).collect();
     let mut passes = Vec::new();
     let mut tiers: Vec<&Tier> = matching.iter().map(|rule| &rule.tier).collect();
     tiers.dedup();

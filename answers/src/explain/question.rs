@@ -34,7 +34,7 @@ pub(super) fn all(
         Target::End(name) => {
             let port = asked.port.context("--port is missing\n  help: add it, for example --port 80/TCP")?;
             let mut questions = Vec::new();
-            for (from, to) in distinct(pipeline, pairs(sources, &ends(pipeline, name)?)?)? {
+            for (from, to) in distinct(pipeline, pairs(sources, &ends(pipeline, name)?, port)?)? {
                 // A node's address may have node ports.
                 let translation = match name {
                     EndName::Address(_) | EndName::Node(_) => {
@@ -65,7 +65,9 @@ fn to_address(
     address: IpAddr,
     port: PortProtocol,
 ) -> anyhow::Result<Option<Translation>> {
-    let to = Destination { address, port: Some((port.transport, port.port)) };
+    // Services have no other protocols.
+    let Some(transport) = port.protocol.transport() else { return Ok(None) };
+    let to = Destination { address, port: Some((transport, port.port)) };
     match services.entry(pipeline, from, address, asked.node.as_deref())? {
         Some(node) => services.translate(pipeline, from, to, &node),
         None if services.is_virtual(pipeline, to)? => Err(no_entry(pipeline, &to.to_string())),
@@ -109,7 +111,7 @@ fn to_service(
             target.name
         );
     }
-    Ok((PortProtocol { port: port.port, transport: port.transport }, questions))
+    Ok((PortProtocol::new(port.port, port.transport), questions))
 }
 
 fn no_entry(pipeline: &Pipeline, what: &str) -> anyhow::Error {
@@ -120,8 +122,8 @@ fn no_entry(pipeline: &Pipeline, what: &str) -> anyhow::Error {
     )
 }
 
-/// Returns the pairs of addresses with a common family.
-fn pairs(sources: Vec<End>, destinations: &[End]) -> anyhow::Result<Vec<(End, End)>> {
+/// Returns the pairs of addresses with a common family, whose packets can have the protocol.
+fn pairs(sources: Vec<End>, destinations: &[End], port: PortProtocol) -> anyhow::Result<Vec<(End, End)>> {
     let mut pairs = Vec::new();
     for source in sources {
         for destination in destinations {
@@ -130,11 +132,17 @@ fn pairs(sources: Vec<End>, destinations: &[End]) -> anyhow::Result<Vec<(End, En
             }
         }
     }
+    let is_alien: Vec<_> = pairs.extract_if(.., |(from, _)| !port.is_of_family(from.address().is_ipv4())).collect();
     // Pods of one workload connect to each other, and to themselves without policy.
     if pairs.iter().any(|(a, b)| !a.is_same(b)) {
         pairs.retain(|(a, b)| !a.is_same(b));
     }
     match pairs.first() {
+        None if !is_alien.is_empty() => {
+            bail!(
+                "packets of {port} are not of the address family that the two ends have in common\n  help: write for example 8/ICMP for IPv4, 128/ICMPv6 for IPv6"
+            )
+        }
         None => {
             bail!("the two ends have no address family in common\n  help: use an address of the other end's family")
         }

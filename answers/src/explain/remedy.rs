@@ -32,6 +32,13 @@ pub fn write(
         }
         _ => return Ok(()),
     };
+    let Some(transport) = port.protocol.transport() else {
+        return writeln!(
+            out,
+            "\nWhat would have to change: a NetworkPolicy allows {} only by a rule without `ports`.",
+            port.protocol
+        );
+    };
     let cache = pipeline.cache();
     for policy in policies.iter().filter_map(|name| cache.policies().get(name)) {
         if let Some(fault) = &policy.fault {
@@ -47,7 +54,7 @@ pub fn write(
     writeln!(out, "    - {word}:")?;
     write_peer(pipeline, subject, peer, out)?;
     writeln!(out, "      ports:")?;
-    writeln!(out, "      - {{protocol: {}, port: {}}}", port.transport, port.port)?;
+    writeln!(out, "      - {{protocol: {}, port: {}}}", transport, port.port)?;
     if *direction == Direction::Egress && matches!(to, End::Pod { .. }) {
         writeln!(out, "Policies for the ingress of {to} are looked at after that; explain again.")?;
     }

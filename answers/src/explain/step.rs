@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_classifier::Rule;
-use bulkhead_control::object::Transport;
 use bulkhead_control::origin::Origin;
+use bulkhead_control::reachability::Protocol;
 use bulkhead_dataplane::{DropReason, Outcome, SessionState, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -201,7 +201,7 @@ pub struct Answered {
 pub fn answer_to(
     outcome: &Outcome,
     in_port: Option<&str>,
-    transport: Transport,
+    protocol: Protocol,
     answered: Answered,
 ) -> Option<&'static str> {
     let (is_answered, error) = match outcome.verdict.drop_reason()? {
@@ -209,6 +209,6 @@ pub fn answer_to(
         DropReason::NoSuchPod => (answered.tells_unreachable, "icmp_unreachable"),
         _ => (false, ""),
     };
-    let how = if transport == Transport::Tcp { "tcp_reset" } else { error };
+    let how = if protocol == Protocol::Tcp { "tcp_reset" } else { error };
     is_answered.then_some(how)
 }

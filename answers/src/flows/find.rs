@@ -109,7 +109,7 @@ impl<'a> Finder<'a> {
         if from.address().is_ipv4() != to.address().is_ipv4() {
             return Ok(Resolved::Unknown(format!("{from} and {to} have no address family in common")));
         }
-        let connection = Connection { from, to, port: PortProtocol { port, transport } };
+        let connection = Connection { from, to, port: PortProtocol::new(port, transport) };
         if matches!(connection.to, End::External(_) | End::Node { .. }) {
             let asked = Destination { address: connection.to.address(), port: Some((transport, port)) };
             if self.services.is_virtual(self.pipeline, asked)? {

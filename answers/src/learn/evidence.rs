@@ -109,7 +109,9 @@ impl Evidence {
     fn take(&mut self, legs: &[Leg], flow: &ObservedFlow, names: &ResolvedNames, workloads: &Workloads) {
         self.flows.push(flow.clone());
         for Leg { from, to, port, is_departure, is_hairpin: _ } in legs {
-            let key = (from.address(), to.address(), port.transport, port.port);
+            // Only connections of TCP, UDP and SCTP have legs.
+            let Some(transport) = port.protocol.transport() else { continue };
+            let key = (from.address(), to.address(), transport, port.port);
             let contact = || {
                 let names = BTreeSet::new();
                 Contact { from: from.clone(), to: to.clone(), is_departure: *is_departure, names }
@@ -124,7 +126,7 @@ impl Evidence {
             if let (EdgeEnd::Workload(at), false) = (ends.1, *is_departure) {
                 self.servers.insert(at);
             }
-            match self.edges.entry((ends.0, ends.1, port.transport, port.port)) {
+            match self.edges.entry((ends.0, ends.1, transport, port.port)) {
                 std::collections::btree_map::Entry::Vacant(vacant) => drop(vacant.insert(flow.tally.clone())),
                 std::collections::btree_map::Entry::Occupied(mut occupied) => occupied.get_mut().add(&flow.tally),
             }

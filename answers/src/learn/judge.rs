@@ -2,7 +2,7 @@
 //! every node on the flows' paths. Packets decide about the connections that rules alone do not: those of a pod to itself through a Service,
 //! and those that not every endpoint allows.
 
-use bulkhead_control::reachability::{Protocol, Reachability};
+use bulkhead_control::reachability::Reachability;
 
 use crate::flows::find::{Connection, Resolved};
 use crate::flows::verdict::{Fate, FlowVerdict, Judge};
@@ -68,7 +68,7 @@ impl<'a> Rules<'a> {
             return None;
         }
         let verdicts = self.reachability.between_by_name(leg.from.address(), leg.to.address(), names.set())?;
-        let verdict = verdicts.at(Protocol::from(leg.port.transport), leg.port.port);
+        let verdict = verdicts.at(leg.port.protocol, leg.port.port);
         // Only the client's vswitch judges a connection that it rewrites.
         Some(if leg.is_departure { verdict.egress.allowed } else { verdict.allowed() })
     }

@@ -181,14 +181,15 @@ fn names(policy: &Policy, pipeline: &Pipeline, from: &End, to: &End, port: PortP
         _ => None,
     };
     let is_port = |wanted: &PolicyPort| match wanted {
-        PolicyPort::All(transport) => *transport == port.transport,
+        PolicyPort::All(transport) => port.protocol == (*transport).into(),
         PolicyPort::Range { transport, first, last } => {
-            *transport == port.transport && (*first..=*last).contains(&port.port)
+            port.protocol == (*transport).into() && (*first..=*last).contains(&port.port)
         }
         PolicyPort::Numbers { .. } => false,
         PolicyPort::Named { transport, name } => pod(to).is_some_and(|pod| {
             let is = |of: &bulkhead_control::object::ContainerPort| {
-                (&of.name, of.transport, of.port) == (name, *transport, port.port) && *transport == port.transport
+                (&of.name, of.transport, of.port) == (name, *transport, port.port)
+                    && port.protocol == (*transport).into()
             };
             pod.ports.iter().any(is)
         }),
@@ -237,7 +238,7 @@ fn tried(cluster: &Cluster, lesson: &Lesson) -> BTreeSet<Pair> {
             [Transport::Tcp, Transport::Udp].into_iter().flat_map(|of| PORTS.map(|port| (of, port)))
         {
             let key = (a, b, transport, port);
-            let asked = PortProtocol { port, transport };
+            let asked = PortProtocol::new(port, transport);
             if !lesson.evidence.contacts.contains_key(&key)
                 && learned.iter().any(|policy| names(policy, &pipeline, from, to, asked))
                 && fabric.allowed(from, to, asked).unwrap()

@@ -229,7 +229,7 @@ impl Hits {
 
     fn leg(&mut self, leg: &Leg, judges: &Judges<'_>) {
         let Some(verdicts) = judges.state.between(leg.from.address(), leg.to.address()) else { return };
-        let verdict = verdicts.at(leg.port.transport.into(), leg.port.port);
+        let verdict = verdicts.at(leg.port.protocol, leg.port.port);
         // The destination's rules decide only if the source's allow, and never if the connection is rewritten on its path.
         let asks_both = verdict.egress.allowed && !leg.is_departure;
         let decisions = std::iter::once(verdict.egress).chain(asks_both.then_some(verdict.ingress));

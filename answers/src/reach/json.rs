@@ -20,8 +20,9 @@ pub(super) fn write(
     let mut first = true;
     for &port in ports {
         let table = kinds.table(port);
+        let is_asked = |from: &NamedEnd, to: &NamedEnd| port.is_of_family(from.is_ipv4()) && askable(from, to);
         for (at, from) in ends.iter().enumerate() {
-            for (other, to) in ends.iter().enumerate().filter(|(_, to)| askable(from, to)) {
+            for (other, to) in ends.iter().enumerate().filter(|(_, to)| is_asked(from, to)) {
                 let reached = table.answer(kinds.of_end(at), kinds.of_end(other)).between(from, to);
                 out.write_all(if first { b"\n" } else { b",\n" })?;
                 first = false;
@@ -37,7 +38,7 @@ pub(super) fn write(
 fn line(
     (from, to): (&str, &str),
     family: &str,
-    PortProtocol { port, transport }: PortProtocol,
+    port: PortProtocol,
     reached: Reached,
     out: &mut impl Write,
 ) -> io::Result<()> {
@@ -46,7 +47,7 @@ fn line(
     let audited = if reached == Reached::Audited { ",\"audited\":true" } else { "" };
     write!(
         out,
-        "{{\"from\":{from},\"to\":{to},\"family\":\"{family}\",\"protocol\":\"{}\",\"port\":{port},\"verdict\":\"{verdict}\"{audited}}}",
-        transport.name()
+        "{{\"from\":{from},\"to\":{to},\"family\":\"{family}\",\"protocol\":\"{}\",\"port\":{},\"verdict\":\"{verdict}\"{audited}}}",
+        port.protocol, port.port
     )
 }

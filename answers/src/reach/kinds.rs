@@ -144,7 +144,8 @@ impl<'a> Kinds<'a> {
         let count = self.count();
         let mut answers = Vec::with_capacity(count * count);
         for from in 0..count {
-            answers.extend((0..count).map(|to| match self.are_askable(from, to) {
+            let is_of_family = port.is_of_family(self.is_ipv4(from));
+            answers.extend((0..count).map(|to| match is_of_family && self.are_askable(from, to) {
                 true => self.answer(&views, from, to),
                 false => Answer::NONE,
             }));
@@ -206,7 +207,7 @@ impl<'a> View<'a> {
         (state, own_nodes): (&'a Reachability, &'a HashMap<(usize, usize), OwnNode>),
         port: PortProtocol,
     ) -> Self {
-        let lets = |allowed: &ServiceSet| allowed.contains(port.transport.number(), port.port);
+        let lets = |allowed: &ServiceSet| allowed.contains(port.protocol.number(), port.port);
         let lets_through = state.sides().iter().map(|side| lets(side.allowed())).collect();
         Self { variant, state, own_nodes, port, lets_through }
     }
@@ -223,7 +224,7 @@ impl<'a> View<'a> {
     fn passes_own_node(&self, pair: (usize, usize), direction: Direction) -> bool {
         self.own_nodes.get(&pair).is_some_and(|own| {
             let allowed = if direction == Direction::Egress { &own.egress } else { &own.ingress };
-            allowed.contains(self.port.transport.number(), self.port.port)
+            allowed.contains(self.port.protocol.number(), self.port.port)
         })
     }
 }

@@ -144,7 +144,7 @@ pub(super) struct Merged {
 impl Merged {
     /// Returns a table in which ends of these names reach each other at port 80.
     pub(super) fn of_names(names: &[&str]) -> Self {
-        let port = PortProtocol { port: 80, transport: bulkhead_control::object::Transport::Tcp };
+        let port = PortProtocol::new(80, bulkhead_control::object::Transport::Tcp);
         let end = |name: &&str| End { namespace: Some((*name).into()), name: (*name).to_owned(), ..End::default() };
         let ends: Vec<End> = names.iter().map(end).collect();
         let yes = Answer::of(Reached::Yes);
@@ -170,7 +170,7 @@ impl Merged {
         let families = [true, false].into_iter().filter(|&v4| ends.iter().any(|end| end.is_ipv4() == v4));
         let families: Vec<bool> = families.collect();
         let questions: Vec<_> = ports.iter().flat_map(|&port| families.iter().map(move |&v4| (port, v4))).collect();
-        let tables: Vec<Table> = ports.iter().map(|&port| kinds.table(port)).collect();
+        let tables = ports.iter().map(|&port| (port, kinds.table(port))).collect();
         let judge = Judge { kinds, tables, families };
         let cells = Cells::new(bundles.len(), |from, to, cells| judge.fill(&bundles[from], &bundles[to], cells));
         let groups = cells.table.twins(|at| bundles[at].workload, |at| bundles[at].whos.is_several);
@@ -368,7 +368,7 @@ fn bundles<'a>(ends: &'a [NamedEnd], kinds: &Kinds<'_>, workloads: &Workloads) -
 struct Judge<'a> {
     kinds: &'a Kinds<'a>,
     /// The answers at each port.
-    tables: Vec<Table>,
+    tables: Vec<(PortProtocol, Table)>,
     /// The families in question, IPv4 first.
     families: Vec<bool>,
 }
@@ -376,8 +376,9 @@ struct Judge<'a> {
 impl Judge<'_> {
     /// Appends the answers to all questions.
     fn fill(&self, from: &Bundle<'_>, to: &Bundle<'_>, answers: &mut Vec<Option<Answer>>) {
-        for table in &self.tables {
-            answers.extend(self.families.iter().map(|&v4| self.answer(table, v4, from, to)));
+        for (port, table) in &self.tables {
+            let answer = |&v4: &bool| self.answer(table, v4, from, to).filter(|_| port.is_of_family(v4));
+            answers.extend(self.families.iter().map(answer));
         }
     }
 

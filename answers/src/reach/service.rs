@@ -102,11 +102,15 @@ fn questions(services: &Services, args: &Reach) -> anyhow::Result<Vec<Question>>
                 bail!("--to {address} needs a port\n  help: write for example --port 80/TCP")
             }
             Target::End(EndName::Address(address)) => {
-                let to = |port: &crate::args::PortProtocol| Destination {
-                    address: *address,
-                    port: Some((port.transport, port.port)),
-                };
-                questions.extend(ports.iter().map(to).map(Question::Address));
+                for port in &ports {
+                    let Some(transport) = port.protocol.transport() else {
+                        bail!(
+                            "--to {address} is asked at ports of TCP, UDP and SCTP, not at {port}\n  help: leave --to out"
+                        )
+                    };
+                    questions
+                        .push(Question::Address(Destination { address: *address, port: Some((transport, port.port)) }));
+                }
             }
             Target::End(end) => bail!(
                 "--to {end} is no Service\n  help: leave --to out for the truth table of all pods, or write service/NAMESPACE/NAME"

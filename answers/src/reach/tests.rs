@@ -9,9 +9,10 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
-use bulkhead_control::object::{Enforcement, Transport};
+use bulkhead_control::object::Enforcement;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
+use bulkhead_control::reachability::Protocol;
 use bulkhead_control::source::{Strictness, load_text};
 
 use super::ends::{NamedEnd, askable, ends, family};
@@ -22,9 +23,9 @@ use crate::args::{Focus, PortProtocol};
 use crate::fabric::{Fabric, Reached};
 
 const PORTS: [PortProtocol; 3] = [
-    PortProtocol { port: 80, transport: Transport::Tcp },
-    PortProtocol { port: 53, transport: Transport::Udp },
-    PortProtocol { port: 53, transport: Transport::Tcp },
+    PortProtocol { port: 80, protocol: Protocol::Tcp },
+    PortProtocol { port: 53, protocol: Protocol::Udp },
+    PortProtocol { port: 53, protocol: Protocol::Tcp },
 ];
 
 /// One outside address of each family, an address of a node's pods that no pod has, and a node's address.

@@ -37,11 +37,11 @@ pub(super) fn write(
     let names = families.each_ref().map(|(ends, _)| (!all && ends.len() > SCREEN).then(|| Names::of(cache, ends)));
     for (at, &port) in ports.iter().enumerate() {
         let table = kinds.table(port);
-        for ((ends, kinds_of), names) in families.iter().zip(&names).filter(|((ends, _), _)| !ends.is_empty()) {
+        for ((ends, kinds_of), names) in families.iter().zip(&names).filter(|((ends, _), _)| is_asked(port, ends)) {
             if at > 0 || !ends[0].is_ipv4() {
                 writeln!(out)?;
             }
-            write!(out, "{} {} over {}", port.transport, port.port, family(ends[0].end.address()))?;
+            write!(out, "{} {} over {}", port.protocol, port.number(), family(ends[0].end.address()))?;
             match names {
                 None => matrix((ends, kinds_of), &table, &mut legend, out)?,
                 Some(names) => {
@@ -52,6 +52,11 @@ pub(super) fn write(
         }
     }
     legend.write(out)
+}
+
+/// Whether there are ends of one family, and its packets can have the protocol.
+fn is_asked(port: PortProtocol, ends: &[&NamedEnd]) -> bool {
+    ends.first().is_some_and(|end| port.is_of_family(end.is_ipv4()))
 }
 
 /// What the answers need to be explained below them.

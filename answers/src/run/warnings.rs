@@ -1,11 +1,8 @@
 //! Warnings about a compiled state: what its policies leave open, and what the state lacks.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use bulkhead_control::object::{
-    ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, PolicyPort, Transport,
-};
+use bulkhead_control::object::{ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::renderer::Refusal;
 use bulkhead_control::ties::{self, Tie};
@@ -76,40 +73,7 @@ pub fn left_open(pipeline: &Pipeline) -> Vec<String> {
                     BaselineAdminNetworkPolicy last\n  help: write them in one version";
         told.push(text.into());
     }
-    told.extend(of_protocols(pipeline));
     told
-}
-
-/// Returns a warning that lists the policies with rules about ICMP or another protocol without ports. `None` if no policy has such rules.
-fn of_protocols(pipeline: &Pipeline) -> Option<String> {
-    let names_protocols = |policy: &&Arc<ClusterPolicy>| {
-        let rules = policy.ingress.iter().chain(&policy.egress);
-        rules.filter_map(|rule| rule.traffic.ports.as_deref()).any(divides_other_protocols)
-    };
-    let policies = pipeline.cache().cluster_policies().values().filter(names_protocols);
-    let policies = some_of(policies.map(|policy| policy.rank.name.to_string()))?;
-    Some(format!(
-        "{policies}: rules name ICMP or other protocols. `other` in answers about all protocols means those that no rule names, and \
-         `replay` takes each ICMP packet for one of type 0 and code 0\n  \
-         help: read in the policies what they say about such protocols"
-    ))
-}
-
-/// Whether the ports are about some protocols other than TCP, UDP and SCTP, or types of ICMP, and not about all of them.
-fn divides_other_protocols(ports: &[PolicyPort]) -> bool {
-    let is_whole = |protocol: u8| {
-        let numbers = ports.iter().filter_map(|port| match *port {
-            PolicyPort::Numbers { protocols, first, last } => Some((protocols, first, last)),
-            PolicyPort::All(_) | PolicyPort::Range { .. } | PolicyPort::Named { .. } => None,
-        });
-        let mut about = numbers.filter(|((first, last), ..)| (*first..=*last).contains(&protocol)).peekable();
-        about.peek()?;
-        Some(about.any(|(_, first, last)| (first, last) == (0, u16::MAX)))
-    };
-    let others = (0..=u8::MAX).filter(|number| Transport::ALL.iter().all(|transport| transport.number() != *number));
-    let mut answers = others.map(is_whole);
-    let first = answers.next().flatten();
-    first == Some(false) || answers.any(|answer| answer != first)
 }
 
 /// Returns a warning that lists the policies with domain names in rules, which allow nothing. `target` is what enforces them without

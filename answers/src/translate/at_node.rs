@@ -60,7 +60,7 @@ pub fn translate(
     let mut routes = Vec::with_capacity(choices.len());
     for ((choice, &backend), node) in choices.iter().zip(&told.backends).zip(&told.places) {
         let end = End::at(pipeline.cache(), backend.ip());
-        let port = PortProtocol { port: backend.port(), transport };
+        let port = PortProtocol::new(backend.port(), transport);
         let is_local = resolver.backend(choice.backend).local || end.node() == Some(at);
         let (source, legs) = route(adapter, from, &end, port, (choice.rewrites_source, is_local));
         let legs = legs.into_iter().filter(Leg::is_judged).collect();

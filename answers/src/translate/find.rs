@@ -44,8 +44,8 @@ impl Services {
         let Some(word) = &target.port else {
             let find = |asked: &PortProtocol| {
                 let mut its = service.ports.iter();
-                let found = its.find(|port| (port.port, port.transport) == (asked.port, asked.transport));
-                found.cloned().ok_or_else(|| missing(format!("{}/{}", asked.port, asked.transport)))
+                let found = its.find(|port| PortProtocol::new(port.port, port.transport) == *asked);
+                found.cloned().ok_or_else(|| missing(asked.to_string()))
             };
             return match asked {
                 [] => Ok(service.ports.clone()),
@@ -193,7 +193,7 @@ pub fn resolved(
         (Some(ServicePortWord::Number(word, wanted)), _) => {
             number == word && wanted.is_none_or(|wanted| wanted == *transport)
         }
-        (None, Some(asked)) => (*number, *transport) == (asked.port, asked.transport),
+        (None, Some(asked)) => PortProtocol::new(*number, *transport) == asked,
         (None, None) => true,
     };
     let meant: Vec<_> = ports.iter().filter(is_meant).collect();

@@ -67,6 +67,8 @@ pub struct Delta {
     pub allowed: bool,
     /// The ends whose decision changed.
     pub because: Vec<Cause>,
+    /// If the protocol is `Other`: protocols that rules name, which do not differ in the same way. They have deltas of their own, or none.
+    pub except: Vec<Protocol>,
 }
 
 /// An end of a connection whose decision changed.

@@ -1,5 +1,7 @@
 //! The decisions of one end's rules about one peer, and the verdicts of both ends together.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use bulkhead_classifier::{OriginId, PortRange, ServiceSet, protocol};
@@ -8,7 +10,7 @@ use crate::contract::{RuleAction, TierRule};
 use crate::decision::decide;
 use crate::object::Transport;
 
-/// A class of protocols that rules distinguish. Protocols other than TCP, UDP and SCTP match only rules without ports.
+/// A class of protocols that rules distinguish. Only policies of other products distinguish protocols other than TCP, UDP and SCTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     /// TCP.
@@ -17,32 +19,48 @@ pub enum Protocol {
     Udp,
     /// SCTP.
     Sctp,
-    /// All other protocols, such as ICMP and GRE. They have no ports.
+    /// Another protocol, by its IANA number. It has no ports, except ICMP and ICMPv6, whose port is the type times 256 plus the code.
+    Number(u8),
+    /// The protocols that no rule in question names. They have no ports.
     Other,
 }
 
 impl Protocol {
-    /// All classes of protocols.
+    /// The classes of protocols that policies of Kubernetes' own kinds distinguish.
     pub const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Sctp, Self::Other];
 
-    /// Returns the IANA protocol number. For `Other` the reserved number 255, which no rule can name.
+    /// Returns the IANA protocol number. For `Other` the reserved number 255.
     pub const fn number(self) -> u8 {
         match self {
             Self::Tcp => protocol::TCP,
             Self::Udp => protocol::UDP,
             Self::Sctp => protocol::SCTP,
+            Self::Number(number) => number,
             Self::Other => u8::MAX,
         }
     }
 
-    /// Returns the name in output: `TCP`, `UDP`, `SCTP` or `other`.
-    pub const fn name(self) -> &'static str {
+    /// Returns the name in output: `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, `protocol 47` or `other`.
+    pub fn name(self) -> Cow<'static, str> {
         match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-            Self::Sctp => "SCTP",
-            Self::Other => "other",
+            Self::Tcp => "TCP".into(),
+            Self::Udp => "UDP".into(),
+            Self::Sctp => "SCTP".into(),
+            Self::Number(protocol::ICMP) => "ICMP".into(),
+            Self::Number(protocol::ICMPV6) => "ICMPv6".into(),
+            Self::Number(number) => format!("protocol {number}").into(),
+            Self::Other => "other".into(),
         }
+    }
+
+    /// Returns the protocol as one of those whose ports objects of Kubernetes name. `None` for other protocols.
+    pub fn transport(self) -> Option<Transport> {
+        Transport::ALL.into_iter().find(|&transport| Self::from(transport) == self)
+    }
+
+    /// Whether the port of a packet is its ICMP type and code.
+    pub const fn is_icmp(self) -> bool {
+        matches!(self, Self::Number(protocol::ICMP | protocol::ICMPV6))
     }
 
     /// Returns the class that contains an IANA protocol number.
@@ -51,8 +69,15 @@ impl Protocol {
             protocol::TCP => Self::Tcp,
             protocol::UDP => Self::Udp,
             protocol::SCTP => Self::Sctp,
-            _ => Self::Other,
+            u8::MAX => Self::Other,
+            number => Self::Number(number),
         }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.name())
     }
 }
 
@@ -81,6 +106,8 @@ impl Decision {
 pub struct Side {
     pieces: Vec<(ServiceSet, Decision)>,
     allowed: Arc<ServiceSet>,
+    /// The numbers of other protocols than TCP, UDP and SCTP about which the decisions are not those of [`Protocol::Other`], ascending.
+    named: Vec<u8>,
 }
 
 impl Side {
@@ -92,7 +119,7 @@ impl Side {
     fn of(pieces: Vec<(ServiceSet, Decision)>) -> Self {
         let allowed = pieces.iter().filter(|(_, decision)| decision.allowed);
         let allowed = allowed.fold(ServiceSet::default(), |all, (services, _)| all.union(services));
-        Self { pieces, allowed: Arc::new(allowed) }
+        Self { allowed: Arc::new(allowed), named: named(&pieces), pieces }
     }
 
     /// Evaluates rules in order for a peer that all of them match.
@@ -133,6 +160,23 @@ impl Side {
     }
 }
 
+/// Returns the numbers of protocols for [`Side::named`].
+fn named(pieces: &[(ServiceSet, Decision)]) -> Vec<u8> {
+    let ranges = pieces.iter().flat_map(|(services, _)| services.protocols());
+    let mut starts: Vec<u8> = ranges.flat_map(|(first, last)| [Some(first), last.checked_add(1)]).flatten().collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let other = Protocol::Other.number();
+    let is_named =
+        |number: u8| pieces.iter().any(|(services, _)| services.ports_of(number) != services.ports_of(other));
+    // `None` for TCP, UDP and SCTP, whose verdicts are always apart.
+    let is_other = |number: u8| matches!(Protocol::of_number(number), Protocol::Number(_)).then(|| is_named(number));
+    let ends = starts.iter().skip(1).map(|next| next - 1).chain([u8::MAX]);
+    // Numbers of one range are alike, except that TCP, UDP and SCTP do not count.
+    let ranges = starts.iter().zip(ends).filter(|(first, last)| (**first..=*last).find_map(is_other) == Some(true));
+    ranges.flat_map(|(&first, last)| first..=last).filter(|&number| is_other(number).is_some()).collect()
+}
+
 /// The decisions of both ends about connections to a range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -163,18 +207,45 @@ impl Verdict {
 /// The verdicts between two ends: for each protocol, ascending and disjoint ranges that cover all ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdicts {
-    by_protocol: [Vec<Verdict>; Protocol::ALL.len()],
+    /// The verdicts of [`Protocol::ALL`].
+    common: [Vec<Verdict>; Protocol::ALL.len()],
+    /// The verdicts of other protocols, by ascending number, if they are not those of [`Protocol::Other`].
+    named: Vec<(u8, Vec<Verdict>)>,
 }
 
 impl Verdicts {
     /// Combines the sides of the source and the destination.
     pub fn of(egress: &Side, ingress: &Side) -> Self {
-        Self { by_protocol: Protocol::ALL.map(|protocol| both(&egress.ranges(protocol), &ingress.ranges(protocol))) }
+        let of = |protocol| both(&egress.ranges(protocol), &ingress.ranges(protocol));
+        let common = Protocol::ALL.map(of);
+        let [.., other] = &common;
+        let mut numbers = [&egress.named[..], &ingress.named].concat();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let named = numbers.into_iter().map(|number| (number, of(Protocol::Number(number))));
+        Self { named: named.filter(|(_, verdicts)| verdicts != other).collect(), common }
+    }
+
+    /// Returns the protocols that the verdicts distinguish, in the order of their names in output. `Other` is the last one.
+    pub fn protocols(&self) -> impl Iterator<Item = Protocol> {
+        let [tcp, udp, sctp, other] = Protocol::ALL;
+        let named = self.named.iter().map(|(number, _)| Protocol::Number(*number));
+        [tcp, udp, sctp].into_iter().chain(named).chain([other])
     }
 
     /// Returns the verdicts of one protocol, ascending by port.
     pub fn of_protocol(&self, protocol: Protocol) -> &[Verdict] {
-        &self.by_protocol[protocol as usize]
+        let [tcp, udp, sctp, other] = &self.common;
+        match protocol {
+            Protocol::Tcp => tcp,
+            Protocol::Udp => udp,
+            Protocol::Sctp => sctp,
+            Protocol::Number(number) => match self.named.binary_search_by_key(&number, |(number, _)| *number) {
+                Ok(at) => &self.named[at].1,
+                Err(_) => other,
+            },
+            Protocol::Other => other,
+        }
     }
 
     /// Returns the verdict of one destination port.

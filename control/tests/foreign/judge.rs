@@ -13,7 +13,7 @@ use bulkhead_control::reachability::{Protocol, Reachability};
 use bulkhead_control::renderer::acl::{Attachment, NodeTables};
 use bulkhead_control::source::{ForeignKinds, Options, ServiceKinds, load_text};
 
-use super::world::{NODES, Owner, Packet, SCTP, TCP, UDP, World};
+use super::world::{NODES, Owner, Packet, World};
 use crate::random::Rng;
 
 /// How the objects reach the pipeline.
@@ -85,10 +85,6 @@ impl Judge {
     pub(crate) fn verdict(&self, world: &World, packet: &Packet) -> Result<bool, String> {
         let allowed = self.verdict_by_name(world, packet, None);
         let Some(reachability) = &self.reachability else { return Ok(allowed) };
-        // Reachability does not distinguish the other protocols.
-        if !matches!(packet.protocol, TCP | UDP | SCTP) {
-            return Ok(allowed);
-        }
         let verdicts = reachability.between(packet.src, packet.dst).expect("two ends of one family");
         match verdicts.at(Protocol::of_number(packet.protocol), packet.port).allowed() {
             reachable if reachable == allowed => Ok(allowed),

@@ -60,25 +60,6 @@ impl Step {
             _ => false,
         }
     }
-
-    /// The step, with each rule that names protocols other than TCP, UDP and SCTP by number naming all of these, as if they were one
-    /// protocol. Reachability does not distinguish them.
-    pub(crate) fn with_one_other_protocol(self) -> Self {
-        let others = [(0, 5), (7, 16), (18, 131), (133, 255)];
-        let one = |port: &PolicyPort| match port {
-            PolicyPort::Numbers { protocols: (low, high), .. } if low != high || !matches!(low, 6 | 17 | 132) => {
-                let all = |protocols| PolicyPort::Numbers { protocols, first: 0, last: u16::MAX };
-                others.map(all).to_vec()
-            }
-            port => vec![port.clone()],
-        };
-        let Self::Event(Event::Apply(Object::ClusterPolicy(mut policy))) = self else { return self };
-        let changed = Arc::make_mut(&mut policy);
-        for rule in changed.ingress.iter_mut().chain(&mut changed.egress) {
-            rule.traffic.ports = rule.traffic.ports.as_ref().map(|ports| ports.iter().flat_map(one).collect());
-        }
-        Self::Event(Event::Apply(Object::ClusterPolicy(policy)))
-    }
 }
 
 /// A history: `initial` events with a cluster's objects in any order, then changes.

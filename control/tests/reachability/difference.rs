@@ -99,16 +99,21 @@ fn check_pair(seed: u64, reached: &mut Reached) {
                 continue;
             }
             let deltas = found(&difference, from, to);
-            for protocol in [6, 17, 132, 47] {
+            for protocol in [6, 17, 132, 1, 58, 47, 255] {
                 let class = Protocol::of_number(protocol);
-                let ports: &[u16] = if class == Protocol::Other { &[0] } else { &objects::PORTS };
+                let ports: &[u16] = match class {
+                    Protocol::Tcp | Protocol::Udp | Protocol::Sctp => &objects::PORTS,
+                    class if class.is_icmp() => &[0, 0x0800, 0x8000],
+                    _ => &[0],
+                };
                 for &port in ports {
                     let passes = |state: &State, at: usize| {
                         state.allowed(&Flow { src: sources[at], dst: destinations[at], protocol, port })
                     };
                     let (was, is) = (passes(&old, 0), passes(&new, 1));
                     let covers = |delta: &&Delta| {
-                        delta.protocol == class
+                        let is_other = matches!(class, Protocol::Number(_)) && delta.protocol == Protocol::Other;
+                        (delta.protocol == class || (is_other && !delta.except.contains(&class)))
                             && delta.ports.iter().any(|&(first, last)| first <= port && port <= last)
                     };
                     let told: Vec<_> = deltas.iter().filter(covers).collect();
@@ -124,6 +129,10 @@ fn check_pair(seed: u64, reached: &mut Reached) {
                     add("the same", was == is);
                     add("IPv6 differs", was != is && is_v6(sources));
                     add("without ports differs", was != is && class == Protocol::Other);
+                    let apart = told.iter().any(|delta| delta.protocol == class);
+                    add("ICMP differs apart from others", class.is_icmp() && apart);
+                    add("ICMP differs with others", class.is_icmp() && was != is && !apart);
+                    add("GRE differs apart from others", class == Protocol::Number(47) && apart);
                     add("from an address differs", was != is && is_address(from));
                     add("to an address differs", was != is && is_address(to));
                     add("with another address", was != is && sources[0] != sources[1]);
@@ -149,6 +158,9 @@ fn two_states_differ_by_sets_where_the_oracle_says_so_and_nowhere_else() {
         ("the same", 100_000),
         ("IPv6 differs", 1_000),
         ("without ports differs", 200),
+        ("ICMP differs apart from others", 100),
+        ("ICMP differs with others", 100),
+        ("GRE differs apart from others", 20),
         ("from an address differs", 1_000),
         ("to an address differs", 1_000),
         ("with another address", 100),

@@ -164,7 +164,7 @@ fn check_state(seed: u64, reached: &mut Reached) {
     let mut rng = Rng::new(seed);
     let History { isolation, steps, .. } = history(&mut rng);
     let mut state = State::default();
-    for step in steps.into_iter().map(Step::with_one_other_protocol) {
+    for step in steps {
         if let Step::Event(event) = step {
             state.apply(&event);
         }

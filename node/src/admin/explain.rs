@@ -155,7 +155,11 @@ impl Node<'_> {
         let mut walks = Vec::new();
         let mut left_out = None;
         for from in sources {
-            for to in destinations.iter().filter(|to| to.address.is_ipv4() == from.address.is_ipv4()) {
+            let is_of_family = |to: &&End| {
+                let is_ipv4 = from.address.is_ipv4();
+                to.address.is_ipv4() == is_ipv4 && port.is_of_family(is_ipv4)
+            };
+            for to in destinations.iter().filter(is_of_family) {
                 let is_of_many = from.is_of_many || to.is_of_many;
                 if from.address == to.address || (from.is_here && to.is_here && from.port == to.port) {
                     let message = match from.address == to.address {
@@ -284,7 +288,7 @@ impl Node<'_> {
             answer: answer_to(
                 outcome,
                 in_port.as_deref(),
-                service.transport,
+                service.protocol,
                 Answered {
                     refuses: origin.is_some_and(|origin| self.snapshot.refuses(origin)),
                     tells_unreachable: self.snapshot.tells_unreachable(),

@@ -56,7 +56,12 @@ impl LiveState {
         let pairs: Vec<(End, Destination)> = match &asked.to {
             AskedFor::Address(address) => {
                 let of_family = ends.into_iter().filter(|end| end.address().is_ipv4() == address.is_ipv4());
-                let port = asked.port.map(|port| (port.transport, port.port));
+                // Services have no other protocols than TCP, UDP and SCTP.
+                let port = match asked.port.map(|port| (port.protocol.transport(), port.port)) {
+                    Some((None, _)) => return Ok(Vec::new()),
+                    Some((Some(transport), port)) => Some((transport, port)),
+                    None => None,
+                };
                 of_family.map(|end| (end, Destination { address: *address, port })).collect()
             }
             AskedFor::Service(target) => resolved(resolver, target, asked.port, &ends)?,

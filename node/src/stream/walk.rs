@@ -37,7 +37,7 @@ pub(super) fn json(observer: &Observer, snapshot: &Snapshot, seen: &Seen<'_>) ->
     };
     let protocol = flow.map_or(0, |flow| flow.protocol);
     let transport = Transport::ALL.into_iter().find(|known| known.number() == protocol).unwrap_or(Transport::Udp);
-    let step = node.step(false, &outcome, PortProtocol { port: flow.map_or(0, |flow| flow.dport), transport });
+    let step = node.step(false, &outcome, PortProtocol::new(flow.map_or(0, |flow| flow.dport), transport));
     let name = |id| snapshot.port(id).map(|port| port.name.to_string());
     let packet = json!({
         "time": rfc3339(time),

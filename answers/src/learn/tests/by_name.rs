@@ -383,7 +383,7 @@ fn is_forwarded(pipeline: &Pipeline, flow: &ObservedFlow) -> Option<bool> {
     for name in flow.names.set() {
         learned.learn(Holder(0), name, to, 1, u64::MAX).unwrap();
     }
-    let port = PortProtocol { port: flow.conversation.port?, transport: flow.conversation.transport()? };
+    let port = PortProtocol::new(flow.conversation.port?, flow.conversation.transport()?);
     let packet = fabric::probe(from, to, port).request().unwrap();
     let outcome = fabric::Judge::with_names(&learned, 2).judge(&snapshot, snapshot.owner(from)?, &packet);
     Some(outcome.verdict.drop_reason().is_none())

@@ -1,5 +1,6 @@
 //! Compares two joints: finds the ports whose verdict changes and the decisions that cause it. Caches results per pair of sides.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ahash::AHashMap;
@@ -136,19 +137,38 @@ impl<'a> Comparison<'a> {
 }
 
 fn differences(before: &Verdicts, after: &Verdicts) -> Vec<Delta> {
-    let mut deltas: Vec<Delta> = Vec::new();
-    for protocol in Protocol::ALL {
-        let (before, after) = (before.of_protocol(protocol), after.of_protocol(protocol));
-        let (mut old, mut new, mut first) = (0, 0, 0);
-        while let (Some(one), Some(other)) = (before.get(old), after.get(new)) {
-            let last = one.ports.last.min(other.ports.last);
-            if one.allowed() != other.allowed() {
-                add(&mut deltas, protocol, (first, last), one, other);
-            }
-            old += usize::from(one.ports.last == last);
-            new += usize::from(other.ports.last == last);
-            first = last.saturating_add(1);
+    let named: BTreeSet<Protocol> = before.protocols().chain(after.protocols()).collect();
+    let of = |protocol| differences_of(protocol, before.of_protocol(protocol), after.of_protocol(protocol));
+    let mut others = of(Protocol::Other);
+    let mut deltas = Vec::new();
+    for protocol in named.into_iter().filter(|&protocol| protocol != Protocol::Other) {
+        let its = of(protocol);
+        if !matches!(protocol, Protocol::Number(_)) {
+            deltas.extend(its);
+            continue;
         }
+        let alone: Vec<Delta> = its.iter().map(|delta| Delta { protocol: Protocol::Other, ..delta.clone() }).collect();
+        let is_alike = others.iter().map(|delta| Delta { except: Vec::new(), ..delta.clone() }).eq(alone);
+        if !is_alike {
+            others.iter_mut().for_each(|delta| delta.except.push(protocol));
+            deltas.extend(its);
+        }
+    }
+    deltas.extend(others);
+    deltas
+}
+
+fn differences_of(protocol: Protocol, before: &[Verdict], after: &[Verdict]) -> Vec<Delta> {
+    let mut deltas: Vec<Delta> = Vec::new();
+    let (mut old, mut new, mut first) = (0, 0, 0);
+    while let (Some(one), Some(other)) = (before.get(old), after.get(new)) {
+        let last = one.ports.last.min(other.ports.last);
+        if one.allowed() != other.allowed() {
+            add(&mut deltas, protocol, (first, last), one, other);
+        }
+        old += usize::from(one.ports.last == last);
+        new += usize::from(other.ports.last == last);
+        first = last.saturating_add(1);
     }
     deltas
 }
@@ -164,6 +184,9 @@ fn add(deltas: &mut Vec<Delta>, protocol: Protocol, ports: (u16, u16), before: &
             Some(last) if last.1.checked_add(1) == Some(ports.0) => last.1 = ports.1,
             _ => delta.ports.push(ports),
         },
-        None => deltas.push(Delta { protocol, ports: vec![ports], allowed: after.allowed(), because }),
+        None => {
+            let allowed = after.allowed();
+            deltas.push(Delta { protocol, ports: vec![ports], allowed, because, except: Vec::new() });
+        }
     }
 }

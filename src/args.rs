@@ -8,6 +8,7 @@ mod sync;
 use std::path::PathBuf;
 
 use bulkhead_answers::args::{Classify, Compile, Diff, Explain, Learn, Lint, Policies, Reach, Replay, Resolve, Test};
+use bulkhead_migrate::args::Translate;
 use bulkhead_observe::args::Why;
 use clap::{Parser, Subcommand};
 
@@ -49,6 +50,8 @@ pub enum Command {
     Test(Test),
     /// Print the tables that a renderer compiles from a node's policies
     Compile(Compile),
+    /// Translate policies of Calico and Cilium and AdminNetworkPolicies to those of Kubernetes, and prove that they mean the same
+    Translate(Translate),
     /// Check and time the classifier with a ClassBench rule set and trace
     Classify(Classify),
     /// Show how much each policy and rule of the running vswitch allowed and denied, or which policies of a state select a pod

@@ -27,6 +27,7 @@ use bulkhead_answers::progress::Progress;
 use bulkhead_answers::{
     claims, classify, compile, diff, explain, learn, lint, output, reach, replay, resolve, selected,
 };
+use bulkhead_migrate::translate;
 use bulkhead_observe::{admin, why};
 
 /// Runs the program. Acts as the CNI plugin if a container runtime started it under the plugin's name.
@@ -59,6 +60,7 @@ pub fn main() -> ExitCode {
         args::Command::Resolve(resolve) => resolve::run(resolve),
         args::Command::Test(test) => claims::run(test),
         args::Command::Compile(compile) => compile::run(compile),
+        args::Command::Translate(args) => translate::run(args),
         args::Command::Classify(classify) => classify::run(classify),
         args::Command::Policies(policies) => match &policies.pod {
             Some(pod) => selected::run(policies, pod),

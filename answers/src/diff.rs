@@ -32,7 +32,7 @@ use serde::Serialize;
 
 use self::because::{Because, Reasons, Tellings};
 use self::forms::Form;
-use crate::args::{Diff, State};
+use crate::args::{Diff, DiffFormat, State};
 use crate::flows::find::Finder;
 use crate::output;
 use crate::progress;
@@ -140,6 +140,46 @@ pub fn run(args: &Diff) -> anyhow::Result<ExitCode> {
     out.flush()?;
     let fails = if args.no_new_access { count.allowed } else { count.allowed + count.denied };
     Ok(if fails > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// The differences between two states, for people.
+#[derive(Debug)]
+pub struct Told {
+    /// The connections whose verdict differs, with the responsible rules, as `bulkhead diff` prints them.
+    pub text: String,
+    /// Number of entries in the text, before they were joined to rows. 0 if only port 0 differs.
+    pub changes: u64,
+    /// Whether verdicts differ at port 0, which is reserved, and nowhere else.
+    pub port_zero: bool,
+}
+
+/// Compares two compiled states. Domain names in their rules are replaced by addresses that represent them.
+///
+/// # Errors
+/// If a state does not compile, or keeps no rules to be asked about.
+pub fn tell(before: &mut Pipeline, after: &mut Pipeline) -> anyhow::Result<Told> {
+    let placeholders = Placeholders::add_to([before, after])?;
+    let (before, after) = (&*before, &*after);
+    let states = [reachability(before)?, reachability(after)?];
+    let difference = Difference::of(&states[0], &states[1]);
+    let mut deltas = difference.deltas().iter().flatten().peekable();
+    if deltas.peek().is_some() && deltas.all(|delta| delta.ports == [(0, 0)]) {
+        return Ok(Told { text: String::new(), changes: 0, port_zero: true });
+    }
+    let mut reasons = [Reasons::of(before), Reasons::of(after)];
+    let tellings = Tellings::of(&difference, &mut reasons);
+    let mut out = Vec::new();
+    let mut form = Form::new(DiffFormat::Text, &mut out);
+    form.begin()?;
+    let mut count = Count::default();
+    let mut take = |change: &Change<'_>| {
+        count.add(change);
+        form.change(change)
+    };
+    groups::each(&difference, &placeholders, &tellings, [before, after], &mut take)?;
+    form.end(&count, &only_in(&difference), None)?;
+    let text = String::from_utf8_lossy(&out).into_owned();
+    Ok(Told { text, changes: count.allowed + count.denied, port_zero: false })
 }
 
 fn reachability(pipeline: &Pipeline) -> anyhow::Result<Reachability> {

@@ -1,0 +1,335 @@
+//! The tier of NetworkPolicies: Cilium's union, and Calico's tier `default`.
+
+use std::sync::Arc;
+
+use bulkhead_control::cache::Cache;
+use bulkhead_control::object::{
+    ClusterPolicy, Direction, IpBlock, NamespaceScope, Order, Peer, PodPeer, Policy, PolicyRule, RuleAction,
+};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::meet::{are_disjoint_peers, are_disjoint_pods, are_disjoint_ports, is_within_pods, is_within_ports};
+use super::plan::{Among, Network, Phase, Plan, Slot, Step, Zone, every_node, is_translated, namespace_of, rules};
+use super::report::Report;
+
+/// Plans the tier. `has_later` is true if policies of later tiers may judge what a rule passes on.
+pub(super) fn plan(
+    direction: Direction,
+    number: usize,
+    tier: &[(usize, &Arc<ClusterPolicy>)],
+    has_later: bool,
+    cache: &Cache,
+    plan: &mut Plan,
+    report: &mut Report,
+) {
+    let tier: Vec<_> = tier.iter().copied().filter(|(_, policy)| is_translated(policy)).collect();
+    let mut of_tier = OfTier { direction, number, cache, report, steps: Vec::new() };
+    of_tier.collect(&tier, has_later);
+    of_tier.keep_denies();
+    let mut networks = Vec::new();
+    for &(_, policy) in tier.iter().filter(|(_, policy)| policy.isolates.of(direction)) {
+        match namespace_of(&policy.subject) {
+            None if direction == Direction::Egress => {
+                let slot = Slot { zone: Zone::Before, tier: number, phase: Phase::End, policy: 0, part: 0 };
+                plan.baseline.push(Step::everything(policy, direction, RuleAction::Deny, slot));
+            }
+            _ => networks.push(Network {
+                policy: policy.clone(),
+                direction,
+                subject: policy.subject.clone(),
+                allows: Vec::new(),
+            }),
+        }
+    }
+    of_tier.divide(&mut plan.admin, &mut networks);
+    if direction == Direction::Egress {
+        of_tier.guard_nodes(&networks, &plan.baseline, &mut plan.admin);
+    }
+    plan.admin.sort_by_key(|step| step.slot);
+    plan.networks = networks;
+}
+
+/// A step with its place among NetworkPolicies.
+struct Placed {
+    step: Step,
+    among: Among,
+    /// Whether the deny must be in the tier Admin.
+    is_kept: bool,
+}
+
+struct OfTier<'a> {
+    direction: Direction,
+    number: usize,
+    cache: &'a Cache,
+    report: &'a mut Report,
+    /// In order of evaluation.
+    steps: Vec<Placed>,
+}
+
+impl OfTier<'_> {
+    fn slot(&self, phase: Phase, policy: usize) -> Slot {
+        Slot { zone: Zone::Behind, tier: self.number, phase, policy, part: 0 }
+    }
+
+    /// Collects the steps in order of evaluation: of a union first the denies.
+    fn collect(&mut self, tier: &[(usize, &Arc<ClusterPolicy>)], has_later: bool) {
+        for is_first in [true, false] {
+            for &(at, policy) in tier {
+                for (index, rule) in rules(policy, self.direction).iter().enumerate() {
+                    if (policy.is_union && rule.action == RuleAction::Deny) != is_first {
+                        continue;
+                    }
+                    let slot = match (policy.is_union, is_first) {
+                        (true, true) => self.slot(Phase::Denied, 0),
+                        (true, false) => self.slot(Phase::Accepted, 0),
+                        (false, _) => self.slot(Phase::Ordered, at),
+                    };
+                    let mut step = Step::of(policy, self.direction, index, slot);
+                    if step.action == RuleAction::Pass {
+                        step.action = RuleAction::Accept;
+                        if has_later {
+                            self.report.refuse(
+                                &step,
+                                "a Pass of the tier `default`, while later tiers have policies".into(),
+                                "write what the later tiers say as rules of this policy",
+                            );
+                            step.action = RuleAction::Deny;
+                        }
+                    }
+                    self.steps.push(Placed { step, among: Among::of(policy), is_kept: false });
+                }
+            }
+        }
+    }
+
+    /// Decides which denies the target needs: those after which something could allow the same traffic. The end of the tier denies the rest.
+    fn keep_denies(&mut self) {
+        for at in 0..self.steps.len() {
+            let Placed { step, among, .. } = &self.steps[at];
+            if step.action != RuleAction::Deny {
+                continue;
+            }
+            let accepts = |later: &Placed| later.step.action == RuleAction::Accept && !later.step.is_apart(step);
+            let network = self.cache.policies().values().find(|policy| allows_some(policy, step)).cloned();
+            let is_tied = step.policy.rank.order == Order::NETWORK_POLICY && !step.policy.is_union;
+            if let (Some(network), true) = (&network, is_tied) {
+                let reason = format!(
+                    "its order is that of NetworkPolicies, which allow some of what it denies: {}; it is translated as if it came first",
+                    network.name
+                );
+                self.report.refuse(&step.clone(), reason, "give the policy another order than 1000");
+            }
+            let is_open = !is_isolating(&step.policy, self.direction);
+            let is_kept =
+                is_open || self.steps[at + 1..].iter().any(accepts) || (*among == Among::Before && network.is_some());
+            let is_passed = *among == Among::Behind && network.is_some();
+            let placed = &mut self.steps[at];
+            placed.is_kept = is_kept;
+            if is_kept && is_passed {
+                // The end of the tier denies, unless a NetworkPolicy allows.
+                placed.step.action = RuleAction::Pass;
+            }
+        }
+    }
+
+    /// Divides the steps between the tier Admin and NetworkPolicies.
+    fn divide(&mut self, admin: &mut Vec<Step>, networks: &mut [Network]) {
+        let steps = std::mem::take(&mut self.steps);
+        for (at, Placed { step, is_kept, .. }) in steps.iter().enumerate() {
+            if step.action != RuleAction::Accept {
+                if *is_kept {
+                    admin.push(step.clone());
+                }
+                continue;
+            }
+            if let Some(then) = step.rule.and_then(|rule| rules(&step.policy, self.direction)[rule].then.as_ref()) {
+                let reason = format!("{then} decide, which the target does not have");
+                self.report.refuse(step, reason, "enforce them in the application or a proxy, or remove them");
+                continue;
+            }
+            self.accept(step, &steps[..at], &steps[at + 1..], admin, networks);
+        }
+    }
+
+    fn accept(
+        &mut self,
+        step: &Step,
+        earlier: &[Placed],
+        later: &[Placed],
+        admin: &mut Vec<Step>,
+        networks: &mut [Network],
+    ) {
+        let wins = |later: &Placed| later.is_kept && !later.step.is_apart(step);
+        let network = networks.iter_mut().find(|network| {
+            network.policy.rank.name == step.policy.rank.name || is_part(&step.policy, &network.policy)
+        });
+        let names = step.peers.iter().flatten().any(|peer| match peer {
+            Peer::Names(_) => true,
+            Peer::OwnNode => self.direction == Direction::Egress,
+            Peer::Region(region) => region.peers().any(|peer| matches!(peer, Peer::Names(_))),
+            _ => false,
+        });
+        let is_first = later.iter().any(wins) || names;
+        match (network, self.direction) {
+            (None, _) => {
+                if self.direction == Direction::Ingress && has_others(step) {
+                    let reason = "it allows sources that are no pods, without isolating the pods; only NetworkPolicies name such sources, and they isolate";
+                    self.report.refuse(step, reason.into(), "isolate the pods in this direction");
+                }
+                admin.push(step.clone());
+            }
+            (Some(_), Direction::Egress) if is_first => admin.push(step.clone()),
+            (Some(network), _) => {
+                if is_first {
+                    admin.push(step.clone());
+                }
+                let mut step = step.clone();
+                if self.direction == Direction::Ingress {
+                    for deny in earlier.iter().filter(|deny| deny.is_kept) {
+                        if !deny.step.is_apart(&step) && !subtract(&mut step, &deny.step, self.cache) {
+                            let reason = "an earlier rule denies a part of it that a NetworkPolicy cannot leave out";
+                            self.report.refuse(
+                                &step,
+                                reason.into(),
+                                "write the blocks of the one rule inside those of the other",
+                            );
+                            return;
+                        }
+                    }
+                }
+                network.allows.push(step);
+            }
+        }
+    }
+
+    /// Adds the rules about nodes, which NetworkPolicies do not judge if a node is the pod's own.
+    fn guard_nodes(&mut self, networks: &[Network], baseline: &[Step], admin: &mut Vec<Step>) {
+        let deny = |policy: &Arc<ClusterPolicy>, subject: &PodPeer, slot| Step {
+            subject: subject.clone(),
+            peers: Some(vec![every_node()]),
+            ..Step::everything(policy, Direction::Egress, RuleAction::Deny, slot)
+        };
+        for network in networks {
+            let mut is_open = false;
+            for step in &network.allows {
+                let Some(peers) = nodes_of(step, self.cache) else { continue };
+                is_open |= step.peers.is_none() && step.ports.is_none() && step.subject == network.subject;
+                admin.push(Step { peers: Some(peers), slot: self.slot(Phase::NodesAccepted, 0), ..step.clone() });
+            }
+            if is_open {
+                // All nodes are allowed.
+                continue;
+            }
+            admin.push(deny(&network.policy, &network.subject, self.slot(Phase::NodesDenied, 0)));
+        }
+        // Other NetworkPolicies of these pods would let them reach their own node.
+        let selects = |policy: &Arc<Policy>, subject: &PodPeer| {
+            policy.egress.is_some() && !are_disjoint_pods(&pods_of(policy), subject)
+        };
+        for end in baseline {
+            let is_selected = networks.iter().any(|network| !are_disjoint_pods(&network.subject, &end.subject))
+                || self.cache.policies().values().any(|policy| selects(policy, &end.subject));
+            if is_selected {
+                admin.push(deny(&end.policy, &end.subject, self.slot(Phase::NodesDenied, 0)));
+            }
+        }
+    }
+}
+
+/// Whether the end of the tier denies what no rule of the policy decides. Each policy of Calico isolates the pods of its rules.
+fn is_isolating(policy: &ClusterPolicy, direction: Direction) -> bool {
+    !policy.is_union || policy.isolates.of(direction)
+}
+
+/// Whether a policy is a part of another one of Calico, with fewer pods.
+fn is_part(part: &ClusterPolicy, whole: &ClusterPolicy) -> bool {
+    let (part, whole) = (&part.rank.name, &whole.rank.name);
+    part.kind == whole.kind && part.name.split_once('#').is_some_and(|(name, _)| *name == *whole.name)
+}
+
+/// Whether the step's peers have other addresses than pods'.
+pub(super) fn has_others(step: &Step) -> bool {
+    step.peers.as_ref().is_none_or(|peers| peers.iter().any(|peer| !matches!(peer, Peer::Pods(_) | Peer::OwnNode)))
+}
+
+/// Returns the pods that a NetworkPolicy selects.
+fn pods_of(policy: &Policy) -> PodPeer {
+    PodPeer {
+        namespaces: NamespaceScope::Own(policy.name.namespace.clone()),
+        pods: policy.subject.clone(),
+        filter: None,
+    }
+}
+
+/// Whether a NetworkPolicy may allow some of what a step denies.
+fn allows_some(policy: &Policy, step: &Step) -> bool {
+    let rules = if step.direction == Direction::Ingress { &policy.ingress } else { &policy.egress };
+    let overlaps = |rule: &PolicyRule| {
+        !are_disjoint_peers(&rule.peers, &step.peers) && !are_disjoint_ports(&rule.ports, &step.ports)
+    };
+    !are_disjoint_pods(&pods_of(policy), &step.subject) && rules.iter().flatten().any(overlaps)
+}
+
+/// Takes the addresses outside the cluster that an earlier rule denies from an ingress rule. Rules of the tier Admin deny the pods among
+/// them. Returns false if the rest cannot be written.
+fn subtract(step: &mut Step, deny: &Step, cache: &Cache) -> bool {
+    let blocks: Vec<IpNet> = match &deny.peers {
+        None => vec![Ipv4Net::default().into(), Ipv6Net::default().into()],
+        Some(peers) => {
+            let others = peers.iter().filter(|peer| !matches!(peer, Peer::Pods(_) | Peer::OwnNode));
+            let of = |peer: &Peer| match peer {
+                Peer::Block(IpBlock { cidr, except }) if except.is_empty() => Some(*cidr),
+                _ => None,
+            };
+            let Some(blocks) = others.map(of).collect() else { return false };
+            blocks
+        }
+    };
+    if blocks.is_empty() {
+        return true;
+    }
+    let is_whole = is_within_pods(&step.subject, &deny.subject) && is_within_ports(&step.ports, &deny.ports);
+    if !is_whole {
+        return false;
+    }
+    let all = [Ipv4Net::default().into(), Ipv6Net::default().into()];
+    let everybody = || all.map(|cidr| Peer::Block(IpBlock { cidr, except: Vec::new() })).to_vec();
+    let peers = step.peers.get_or_insert_with(everybody);
+    let is_inside = |address| blocks.iter().any(|block| block.contains(&address));
+    let has_pod = || cache.pods().any(|(_, pod)| pod.addresses.iter().copied().any(is_inside));
+    let mut left = Vec::new();
+    for peer in std::mem::take(peers) {
+        match peer {
+            Peer::Block(mut block) => {
+                if blocks.iter().any(|without| without.contains(&block.cidr)) {
+                    continue;
+                }
+                block.except.extend(blocks.iter().filter(|without| block.cidr.contains(*without)));
+                left.push(Peer::Block(block));
+            }
+            Peer::Pods(_) if deny.peers.is_none() || !has_pod() => left.push(peer),
+            _ => return false,
+        }
+    }
+    *peers = left;
+    true
+}
+
+/// Returns the nodes, and blocks that contain nodes, among what the step accepts. `None` if there are none.
+fn nodes_of(step: &Step, cache: &Cache) -> Option<Vec<Peer>> {
+    let Some(peers) = &step.peers else { return Some(vec![every_node()]) };
+    let has_node = |block: &IpBlock| {
+        cache
+            .nodes()
+            .values()
+            .flat_map(|node| &node.addresses)
+            .any(|address| block.cidr.contains(address) && !block.except.iter().any(|of| of.contains(address)))
+    };
+    let is_node = |peer: &&Peer| match peer {
+        Peer::Nodes(_) => true,
+        Peer::Block(block) => has_node(block),
+        _ => false,
+    };
+    let found: Vec<Peer> = peers.iter().filter(is_node).cloned().collect();
+    (!found.is_empty()).then_some(found)
+}

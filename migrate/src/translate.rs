@@ -38,18 +38,31 @@ use serde_json::{Value, json};
 
 use self::comments::Sources;
 use self::objects::Maker;
+pub use self::proof::after;
 use self::report::Report;
 pub use self::yaml::ORIGIN_ANNOTATION;
 use crate::args::{ObjectFormat, Translate};
 
 /// A translation: the objects as text, and the remarks about it.
 #[derive(Debug)]
-struct Translation {
-    /// YAML documents.
-    yaml: String,
+pub struct Translation {
+    /// The objects as YAML documents.
+    pub yaml: String,
     /// The same objects.
-    values: Vec<Value>,
+    pub values: Vec<Value>,
     report: Report,
+}
+
+impl Translation {
+    /// Returns the number of rules that are not translated, or not as they are written.
+    pub fn refused(&self) -> usize {
+        self.report.refused.len()
+    }
+
+    /// Returns what would show a difference in another cluster with the same policies. Empty if the translation is equal by construction.
+    pub fn only_here(&self) -> &[String] {
+        &self.report.only_here
+    }
 }
 
 /// Prints the translated objects, and the proof. Returns exit code 1 if a verdict differs or a rule is not translated.
@@ -61,7 +74,7 @@ pub fn run(args: &Translate) -> anyhow::Result<ExitCode> {
     let mut before = run::load(&input, Some(&args.planned))?;
     progress::step("translating the policies");
     let translation = translate(before.cache())?;
-    let mut after = proof::after(before.cache(), &translation.yaml, input.sources.enforcement(&args.state)?)?;
+    let mut after = after(before.cache(), &translation.yaml, input.sources.enforcement(&args.state)?)?;
     progress::step("comparing the states");
     let (told, is_equal) = proof::told(&mut before, &mut after, &translation.report)?;
     let text = match args.output {
@@ -87,7 +100,7 @@ pub fn run(args: &Translate) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// If the target has not enough priorities.
-fn translate(cache: &Cache) -> anyhow::Result<Translation> {
+pub fn translate(cache: &Cache) -> anyhow::Result<Translation> {
     let mut policies: Vec<Arc<ClusterPolicy>> = cache.cluster_policies().values().cloned().collect();
     policies.sort_by(|one, other| one.rank.cmp(&other.rank));
     let mut report = Report::default();

@@ -434,7 +434,13 @@ fn without_except(peers: Vec<Peer>) -> Vec<Peer> {
         Peer::Names(names) => names.chunks(MAX_LISTED).map(|names| Peer::Names(names.into())).collect::<Vec<_>>(),
         peer => vec![peer],
     };
-    peers.into_iter().flat_map(each).collect()
+    let mut all = Vec::new();
+    for peer in peers.into_iter().flat_map(each) {
+        if !all.contains(&peer) {
+            all.push(peer);
+        }
+    }
+    all
 }
 
 /// Splits an object with too many rules.

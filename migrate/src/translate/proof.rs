@@ -20,7 +20,7 @@ pub(super) const TRANSLATED: &str = "(translated)";
 ///
 /// # Errors
 /// If the objects are not valid, which is a defect of this program.
-pub(super) fn after(cache: &Cache, text: &str, enforcement: Enforcement) -> anyhow::Result<Pipeline> {
+pub fn after(cache: &Cache, text: &str, enforcement: Enforcement) -> anyhow::Result<Pipeline> {
     let loaded = load_text(TRANSLATED, text, Options::default())
         .map_err(|errors| anyhow::anyhow!("the translated objects are not valid: {errors}"))?;
     let mut objects: Vec<Object> = Vec::new();

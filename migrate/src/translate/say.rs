@@ -149,10 +149,7 @@ impl Say<'_> {
             Condition::NotIn(values) => Condition::In(values.clone()),
             Condition::Exists => Condition::DoesNotExist,
             Condition::DoesNotExist => Condition::Exists,
-            _ => match self.values(step, requirement, of_namespace) {
-                values if values.is_empty() => Condition::NotIn(vec!["-".into()]),
-                values => Condition::NotIn(values),
-            },
+            _ => Condition::NotIn(self.values(step, requirement, of_namespace)),
         };
         Requirement { key: requirement.key.clone(), condition }
     }

@@ -10,7 +10,7 @@ use bulkhead_control::selector::{Condition, Selector};
 use serde_json::{Map, Value, json};
 
 use super::meet::selector_of;
-use super::objects::{Kind, Rule, Translated};
+use super::objects::{Kind, MAX_LISTED, Rule, Translated};
 
 /// The annotation with the kind and the name of the policy that an object was translated from.
 pub const ORIGIN_ANNOTATION: &str = "bulkhead.dev/translated-from";
@@ -175,9 +175,7 @@ fn cluster_rule(direction: Direction, rule: &Rule) -> Value {
             Peer::OwnNode | Peer::Region(_) => {}
         }
     }
-    if !networks.is_empty() {
-        peers.push(json!({"networks": networks}));
-    }
+    peers.extend(networks.chunks(MAX_LISTED).map(|networks| json!({"networks": networks})));
     all.insert(if direction == Direction::Ingress { "from" } else { "to" }.into(), peers.into());
     if let Some(ports) = &rule.traffic.ports {
         let mut entries: Vec<Value> = Vec::new();

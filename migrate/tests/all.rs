@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails")]
 
 mod foreign;
+mod planted;
 #[path = "../../control/tests/random/rng.rs"]
 mod random;
 mod translations;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use crate::step::root;
 
 /// The crates of the product.
-const CRATES: [&str; 10] =
-    ["src", "answers", "observe", "node", "cni", "cluster", "control", "classifier", "dataplane", "hello"];
+const CRATES: [&str; 11] =
+    ["src", "answers", "migrate", "observe", "node", "cni", "cluster", "control", "classifier", "dataplane", "hello"];
 
 /// A crate's modules, by path from the crate's root.
 type Modules = BTreeMap<Vec<String>, Module>;

@@ -122,6 +122,12 @@ impl OfTier<'_> {
             let is_open = !is_isolating(&step.policy, self.direction);
             let is_kept =
                 is_open || self.steps[at + 1..].iter().any(accepts) || (*among == Among::Before && network.is_some());
+            let is_of_others = self.direction == Direction::Ingress && has_others(step);
+            if is_of_others && (is_open || (*among == Among::Before && network.is_some())) {
+                let reason = "it denies sources that are no pods, and a ClusterNetworkPolicy has only pods as sources";
+                let help = "isolate the pods, and leave the sources out of what NetworkPolicies allow";
+                self.report.refuse(&step.clone(), reason.into(), help);
+            }
             let is_passed = *among == Among::Behind && network.is_some();
             let placed = &mut self.steps[at];
             placed.is_kept = is_kept;

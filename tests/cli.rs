@@ -15,6 +15,7 @@ mod reach;
 mod renderers;
 mod resolve;
 mod services;
+mod translate;
 
 use std::fs;
 

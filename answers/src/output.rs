@@ -133,6 +133,16 @@ pub fn some_of(names: &[&str], most: usize) -> String {
     }
 }
 
+/// Formats a YAML string, quoted only if necessary.
+pub fn yaml_word(text: &str) -> String {
+    const RESERVED: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
+    let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
+        && !RESERVED.contains(&&*text.to_ascii_lowercase());
+    // A JSON string is a YAML string.
+    if is_plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
+}
+
 /// Escapes control characters. Names come from files and captures, and could otherwise send escape sequences to the terminal.
 pub fn printable(text: &str) -> String {
     if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.to_owned() }

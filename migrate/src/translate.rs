@@ -17,12 +17,16 @@
 
 mod comments;
 mod default_tier;
+mod lists;
 mod meet;
 mod objects;
 mod plan;
+mod priorities;
 mod proof;
+mod regions;
 mod report;
 mod say;
+mod terms;
 mod yaml;
 
 use std::io::Write;

@@ -11,7 +11,7 @@ use bulkhead_control::selector::{Condition, Selector};
 use ipnet::IpNet;
 
 use super::workload::{Workload, Workloads};
-use crate::output::some_of;
+use crate::output::{some_of, yaml_word as word};
 
 /// Maximum number of rules of a ClusterNetworkPolicy, of peers and protocols of a rule, and of names of a peer. Source: the API of v1alpha2.
 pub(super) const MAX_LISTED: usize = 25;
@@ -267,14 +267,4 @@ fn write_by_name(policy: &ByName, workload: &Workload, out: &mut String) {
             }
         }
     }
-}
-
-/// Formats a YAML string, quoted only if necessary.
-fn word(text: &str) -> String {
-    const RESERVED: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
-    let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
-        && !RESERVED.contains(&&*text.to_ascii_lowercase());
-    // A JSON string is a YAML string.
-    if is_plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bulkhead_control::object::{Direction, Position};
 use bulkhead_control::source;
 
-use super::objects::{Rule, Translated};
+use super::lists::Rule;
+use super::objects::Translated;
 use super::report::path;
 use super::yaml::Comments;
 

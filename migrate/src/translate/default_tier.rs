@@ -9,8 +9,8 @@ use bulkhead_control::object::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::meet::{are_disjoint_peers, are_disjoint_pods, are_disjoint_ports, is_within_pods, is_within_ports};
-use super::plan::{Among, Network, Phase, Plan, Slot, Step, Zone, every_node, is_translated, namespace_of, rules};
 use super::report::Report;
+use super::terms::{Among, Network, Phase, Plan, Slot, Step, Zone, every_node, is_translated, namespace_of, rules};
 
 /// Plans the tier. `has_later` is true if policies of later tiers may judge what a rule passes on.
 pub(super) fn plan(

@@ -3,37 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bulkhead_classifier::AddressSet;
 use bulkhead_control::cache::{Cache, scope_covers};
 use bulkhead_control::object::{
-    ClusterPolicy, ClusterPolicyKind, Direction, IpBlock, NamespaceScope, Order, Peer, PodPeer, PolicyPort, RuleAction,
-    Tier,
+    ClusterPolicy, ClusterPolicyKind, Direction, NamespaceScope, Peer, PodPeer, RuleAction, Tier,
 };
-use bulkhead_control::selector::Selector;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::default_tier::has_others;
-use super::plan::{Network, Plan, Slot, Step, Zone, namespace_of};
+use super::lists::{MAX_LISTED, Rule, rules};
+use super::priorities::{priorities, priority_of};
 use super::report::Report;
 use super::say::{Say, Traffic};
-
-/// Maximum number of rules per direction, of peers and protocols of a rule, and of networks and names of a peer of a ClusterNetworkPolicy.
-/// Source: the API of v1alpha2.
-pub(super) const MAX_LISTED: usize = 25;
-
-/// The highest priority number, and thus the lowest precedence, of a ClusterNetworkPolicy.
-const MAX_PRIORITY: u16 = 1000;
-
-/// Distance of priorities, so that others can be inserted later.
-const STEP: u16 = 10;
-
-/// A rule of the target.
-#[derive(Clone, Debug)]
-pub(super) struct Rule {
-    /// The step that the rule comes from.
-    pub(super) step: Step,
-    pub(super) traffic: Traffic,
-}
+use super::terms::{Network, Plan, Slot, Step, Zone, namespace_of};
 
 /// The kind of an object of the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +99,7 @@ impl Maker<'_> {
                 vec![PodPeer { filter: None, ..step.subject.clone() }]
             }
         };
-        let rules = self.rules(step);
+        let rules = rules(step);
         for subject in subjects.into_iter().filter(|_| !rules.is_empty()) {
             let key = (step.slot, self.number(&step.policy), subject.clone());
             let object = objects.entry(key).or_insert_with(|| Translated {
@@ -160,61 +140,6 @@ impl Maker<'_> {
             }
             _ => Step { peers, ports, ..step.clone() },
         }
-    }
-
-    /// Returns the rules that say a step, without more peers and protocols than a rule may have.
-    fn rules(&self, step: &Step) -> Vec<Rule> {
-        let everybody = || match step.direction {
-            Direction::Ingress => {
-                let namespaces = NamespaceScope::Selected(Selector::everything());
-                vec![Peer::Pods(PodPeer { namespaces, pods: Selector::everything(), filter: None })]
-            }
-            Direction::Egress => {
-                let all = [Ipv4Net::default().into(), Ipv6Net::default().into()];
-                all.map(|cidr| Peer::Block(IpBlock { cidr, except: Vec::new() })).to_vec()
-            }
-        };
-        let peers: Vec<Peer> = step.peers.clone().unwrap_or_else(everybody);
-        let (pods, others): (Vec<Peer>, Vec<Peer>) = peers.into_iter().partition(|peer| matches!(peer, Peer::Pods(_)));
-        let others = match step.direction {
-            Direction::Ingress => Vec::new(),
-            Direction::Egress => without_except(others),
-        };
-        let is_named = |port: &PolicyPort| matches!(port, PolicyPort::Named { .. });
-        let named: Vec<PolicyPort> = step.ports.iter().flatten().filter(|port| is_named(port)).cloned().collect();
-        let numbered: Option<Vec<PolicyPort>> =
-            step.ports.as_ref().map(|ports| ports.iter().filter(|port| !is_named(port)).cloned().collect());
-        let mut all = Vec::new();
-        let mut add = |peers: &[Peer], ports: Option<Vec<PolicyPort>>| {
-            if peers.is_empty() || ports.as_ref().is_some_and(Vec::is_empty) {
-                return;
-            }
-            let parts: Vec<Option<Vec<PolicyPort>>> = match ports {
-                None => vec![None],
-                Some(ports) => ports.chunks(MAX_LISTED).map(|ports| Some(ports.to_vec())).collect(),
-            };
-            for peers in grouped(peers) {
-                for ports in &parts {
-                    let traffic = Traffic { peers: Some(peers.clone()), ports: ports.clone() };
-                    all.push(Rule { step: step.clone(), traffic });
-                }
-            }
-        };
-        if named.is_empty() {
-            add(&[pods, others].concat(), numbered);
-        } else {
-            // Only pods have names of ports.
-            let of_pods = match &step.peers {
-                None if step.direction == Direction::Egress => {
-                    let namespaces = NamespaceScope::Selected(Selector::everything());
-                    vec![Peer::Pods(PodPeer { namespaces, pods: Selector::everything(), filter: None })]
-                }
-                _ => pods.clone(),
-            };
-            add(&of_pods, Some(named));
-            add(&[pods, others].concat(), numbered);
-        }
-        all
     }
 
     /// Adds the NetworkPolicies that say what a policy allows.
@@ -334,7 +259,9 @@ impl Maker<'_> {
             }
         }
         slots.sort_by_key(|(slot, _)| *slot);
-        let priorities = priorities(&slots, &taken).ok_or_else(|| {
+        let orders: Vec<_> =
+            slots.iter().filter_map(|(slot, all)| Some((*slot, all.first()?.policy.rank.order))).collect();
+        let priorities = priorities(&orders, &taken).ok_or_else(|| {
             anyhow::anyhow!(
                 "the tier {} needs {} priorities between those of the state's ClusterNetworkPolicies, and has not as many\n  \
                  help: give these policies other priorities, or join policies before the translation",
@@ -374,7 +301,7 @@ impl Maker<'_> {
 }
 
 const fn first_slot() -> Slot {
-    Slot { zone: Zone::Before, tier: 0, phase: super::plan::Phase::Ordered, policy: 0, part: 0 }
+    Slot { zone: Zone::Before, tier: 0, phase: super::terms::Phase::Ordered, policy: 0, part: 0 }
 }
 
 /// Returns the name of an object without a number that distinguishes it: the policy's own, with its namespace if the object has none.
@@ -394,55 +321,6 @@ fn base_name(object: &Translated) -> String {
     if trimmed.is_empty() { "translated".to_owned() } else { trimmed.to_owned() }
 }
 
-/// Returns the peers in groups that fit into a rule.
-fn grouped(peers: &[Peer]) -> Vec<Vec<Peer>> {
-    let (listed, others): (Vec<&Peer>, Vec<&Peer>) =
-        peers.iter().partition(|peer| matches!(peer, Peer::Block(_) | Peer::Names(_)));
-    let mut groups: Vec<Vec<Peer>> = Vec::new();
-    let mut add = |part: Vec<Peer>, size: usize, left: &mut usize| {
-        if *left < size || groups.is_empty() {
-            groups.push(Vec::new());
-            *left = MAX_LISTED;
-        }
-        if let Some(group) = groups.last_mut() {
-            group.extend(part);
-        }
-        *left -= size;
-    };
-    let mut left = 0;
-    for peer in others {
-        add(vec![peer.clone()], 1, &mut left);
-    }
-    for part in listed.chunks(MAX_LISTED) {
-        // Blocks share a peer, names another.
-        let has = |is: fn(&Peer) -> bool| part.iter().any(|peer| is(peer));
-        let size = usize::from(has(|peer| matches!(peer, Peer::Block(_))))
-            + part.iter().filter(|peer| matches!(peer, Peer::Names(_))).count();
-        add(part.iter().map(|peer| (*peer).clone()).collect(), size.min(MAX_LISTED), &mut left);
-    }
-    groups
-}
-
-/// Replaces blocks with exceptions by blocks without.
-fn without_except(peers: Vec<Peer>) -> Vec<Peer> {
-    let plain = |cidr: IpNet| Peer::Block(IpBlock { cidr, except: Vec::new() });
-    let each = |peer: Peer| match peer {
-        Peer::Block(IpBlock { cidr, except }) if !except.is_empty() => {
-            let rest = AddressSet::from_iter([cidr]).subtract(&except.iter().copied().collect());
-            rest.prefixes().map(plain).collect()
-        }
-        Peer::Names(names) => names.chunks(MAX_LISTED).map(|names| Peer::Names(names.into())).collect::<Vec<_>>(),
-        peer => vec![peer],
-    };
-    let mut all = Vec::new();
-    for peer in peers.into_iter().flat_map(each) {
-        if !all.contains(&peer) {
-            all.push(peer);
-        }
-    }
-    all
-}
-
 /// Splits an object with too many rules.
 fn parts(object: &Translated) -> Vec<Translated> {
     let chunks = |list: &Option<Vec<Rule>>| -> Vec<Vec<Rule>> {
@@ -453,58 +331,4 @@ fn parts(object: &Translated) -> Vec<Translated> {
     let part =
         |at: usize| Translated { ingress: ingress.get(at).cloned(), egress: egress.get(at).cloned(), ..object.clone() };
     (0..count).map(part).collect()
-}
-
-/// Returns the priority that an order is. `None` if it is none.
-fn priority_of(order: Order) -> Option<u16> {
-    (0..=MAX_PRIORITY).find(|priority| Order::of(f64::from(*priority)) == order)
-}
-
-/// Returns a priority for each slot, ascending and not among those taken. `None` if there are not enough.
-fn priorities(slots: &[(Slot, Vec<Translated>)], taken: &[u16]) -> Option<Vec<u16>> {
-    let wish = |(slot, objects): &(Slot, Vec<Translated>)| {
-        let order = objects.first()?.policy.rank.order;
-        (slot.zone == Zone::Among).then_some(order)
-    };
-    let mut all = Vec::with_capacity(slots.len());
-    // From the last to the first, each slot as late as its successors allow; then the first ones as early as possible.
-    let before: Vec<&(Slot, Vec<Translated>)> = slots.iter().filter(|(slot, _)| slot.zone == Zone::Before).collect();
-    let behind: Vec<_> = slots.iter().filter(|(slot, _)| slot.zone == Zone::Behind).collect();
-    let among: Vec<_> = slots.iter().filter(|(slot, _)| slot.zone == Zone::Among).collect();
-    let mut middle: Vec<u16> = Vec::new();
-    for slot in &among {
-        // A policy without a number, such as a BaselineAdminNetworkPolicy, comes last.
-        let wanted = wish(slot).and_then(priority_of);
-        let least = middle.last().map_or(0, |last| last + 1);
-        let place = wish(slot).map_or(MAX_PRIORITY, |order| {
-            (0..=MAX_PRIORITY).find(|priority| Order::of(f64::from(*priority)) >= order).unwrap_or(MAX_PRIORITY)
-        });
-        let start = wanted.unwrap_or(place).max(least);
-        let free = (start..=MAX_PRIORITY).find(|priority| !taken.contains(priority))?;
-        // Another policy of the state must not come between the two.
-        let skipped = taken.iter().any(|of| (place..free).contains(of) && Some(*of) != wanted);
-        if skipped {
-            return None;
-        }
-        middle.push(free);
-    }
-    let first = taken.iter().chain(&middle).min().copied();
-    let last = taken.iter().chain(&middle).max().copied();
-    all.extend(spread(before.len(), 0, first.unwrap_or(if behind.is_empty() { MAX_PRIORITY + 1 } else { 500 }))?);
-    all.extend(&middle);
-    let start = last.or(all.last().copied()).map_or(0, |last| last + 1);
-    all.extend(spread(behind.len(), start, MAX_PRIORITY + 1)?);
-    Some(all)
-}
-
-/// Returns so many ascending numbers from `first` up to `end`. `None` if there are not as many.
-fn spread(count: usize, first: u16, end: u16) -> Option<Vec<u16>> {
-    let count = u16::try_from(count).ok()?;
-    let room = end.saturating_sub(first);
-    if count > room {
-        return None;
-    }
-    let step = (room / count.max(1)).clamp(1, STEP);
-    let offset = if room >= count * step + step { step } else { 0 };
-    Some((0..count).map(|at| first + offset + at * step).map(|at| at.min(end - 1)).collect())
 }

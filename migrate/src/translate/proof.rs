@@ -9,8 +9,8 @@ use bulkhead_control::object::{ClusterPolicy, Enforcement, Object, PolicyPort};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::source::{Options, load_text};
 
-use super::plan::is_translated;
 use super::report::Report;
+use super::terms::is_translated;
 
 /// The name of the translated objects' file in messages, if they are written to standard output.
 pub(super) const TRANSLATED: &str = "(translated)";

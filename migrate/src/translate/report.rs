@@ -2,7 +2,7 @@
 
 use bulkhead_control::source;
 
-use super::plan::Step;
+use super::terms::Step;
 
 /// A rule that the target cannot say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Report {
 /// Returns the path of the step's rule in its object.
 pub(super) fn path(step: &Step) -> String {
     let Some(rule) = step.rule else { return "spec".into() };
-    let rule = &super::plan::rules(&step.policy, step.direction)[rule];
+    let rule = &super::terms::rules(&step.policy, step.direction)[rule];
     let at = rule.at.or(step.rule).unwrap_or_default();
     step.policy.rank.name.rule_path(step.direction, at, rule.name.as_deref())
 }

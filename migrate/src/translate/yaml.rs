@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use bulkhead_answers::output::yaml_word as word;
 use bulkhead_control::object::{
     Direction, ENFORCEMENT_ANNOTATION, Enforcement, NamespaceScope, Peer, PodPeer, PolicyPort, Transport,
 };
 use bulkhead_control::selector::{Condition, Selector};
 use serde_json::{Map, Value, json};
 
+use super::lists::{MAX_LISTED, Rule};
 use super::meet::selector_of;
-use super::objects::{Kind, MAX_LISTED, Rule, Translated};
+use super::objects::{Kind, Translated};
 
 /// The annotation with the kind and the name of the policy that an object was translated from.
 pub const ORIGIN_ANNOTATION: &str = "bulkhead.dev/translated-from";
@@ -207,7 +209,7 @@ fn numbered(transport: Transport, first: u16, last: u16) -> Value {
 /// Returns the name of a rule of a ClusterNetworkPolicy: its own, if it has one. `None` if it has none.
 fn name(rule: &Rule) -> Option<String> {
     let step = &rule.step;
-    let written = &super::plan::rules(&step.policy, step.direction)[step.rule?];
+    let written = &super::terms::rules(&step.policy, step.direction)[step.rule?];
     let name = written.name.as_deref()?;
     Some(name.chars().take(100).collect())
 }
@@ -275,14 +277,4 @@ fn flow(value: &Value) -> String {
         Value::Array(all) => format!("[{}]", all.iter().map(flow).collect::<Vec<_>>().join(", ")),
         other => other.to_string(),
     }
-}
-
-/// Formats a YAML string, quoted only if necessary.
-fn word(text: &str) -> String {
-    const RESERVED: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
-    let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
-        && !RESERVED.contains(&&*text.to_ascii_lowercase());
-    // A JSON string is a YAML string.
-    if is_plain { text.to_owned() } else { Value::from(text).to_string() }
 }

@@ -149,7 +149,7 @@ pub struct Told {
     pub text: String,
     /// Number of entries in the text, before they were joined to rows. 0 if only port 0 differs.
     pub changes: u64,
-    /// Whether verdicts differ at port 0, which is reserved, and nowhere else.
+    /// Whether verdicts differ at port 0 of TCP, UDP or SCTP, which is reserved, and nowhere else.
     pub port_zero: bool,
 }
 
@@ -163,7 +163,8 @@ pub fn tell(before: &mut Pipeline, after: &mut Pipeline) -> anyhow::Result<Told>
     let states = [reachability(before)?, reachability(after)?];
     let difference = Difference::of(&states[0], &states[1]);
     let mut deltas = difference.deltas().iter().flatten().peekable();
-    if deltas.peek().is_some() && deltas.all(|delta| delta.ports == [(0, 0)]) {
+    let has_ports = |protocol| matches!(protocol, Protocol::Tcp | Protocol::Udp | Protocol::Sctp);
+    if deltas.peek().is_some() && deltas.all(|delta| has_ports(delta.protocol) && delta.ports == [(0, 0)]) {
         return Ok(Told { text: String::new(), changes: 0, port_zero: true });
     }
     let mut reasons = [Reasons::of(before), Reasons::of(after)];

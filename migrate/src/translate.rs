@@ -7,7 +7,7 @@
 //!    `--compile--> Reachability ------------------- Difference (answers::diff) --> proof <-'         Reachability <--compile----'
 //! ```
 //! The proof reads the printed text again, so that it also covers the writer. It compares the verdicts on first packets in both directions
-//! between all addresses at all ports. Replies pass by their session, so they need no look of their own: the verdict on the first packet decides.
+//! between all addresses, for all protocols and ports. Replies pass by their session, so they need no look of their own: the verdict on the first packet decides.
 //!
 //! **Invariant.** Nothing widens in silence: an Accept that the target cannot say is left out, a Deny or Pass becomes a Deny of more, and both
 //! are reported. What remains is a difference of the proof.

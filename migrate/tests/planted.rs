@@ -7,7 +7,7 @@ use bulkhead_control::reachability::difference::Difference;
 use bulkhead_migrate::translate::{after, translate};
 use serde_json::{Value, json};
 
-use crate::foreign::world::{Packet, SCTP, TCP, UDP, World};
+use crate::foreign::world::{Packet, World};
 use crate::foreign::{Policies, calico, cilium, text_of, verdict};
 use crate::random::Rng;
 use crate::translations::{at, pipeline, reachability};
@@ -105,7 +105,7 @@ fn check<P: Policies>(
         let original = reachability(&before);
         let packets: Vec<(Packet, bool)> = (0..PACKETS)
             .filter_map(|_| world.packet(&mut rng))
-            .filter(|packet| matches!(packet.protocol, TCP | UDP | SCTP) && packet.src != packet.dst)
+            .filter(|packet| packet.src != packet.dst)
             .map(|packet| (packet, verdict(&world, &policies, &packet)))
             .collect();
         let whole = after(before.cache(), &translation.yaml, Enforcement::Enforce).unwrap();

@@ -7,12 +7,12 @@ use bulkhead_control::foreign::resolved;
 use bulkhead_control::object::{Enforcement, IngressIsolation};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::reachability::Reachability;
-use bulkhead_control::reachability::difference::{Difference, Joint};
+use bulkhead_control::reachability::difference::{Delta, Difference, Joint};
 use bulkhead_control::reachability::{Protocol, Verdicts};
 use bulkhead_control::source::{ForeignKinds, Options, ServiceKinds, load_text};
 use bulkhead_migrate::translate::{Translation, after, translate};
 
-use crate::foreign::world::{Packet, SCTP, TCP, UDP, World};
+use crate::foreign::world::{ICMP, ICMPV6, Packet, World};
 use crate::foreign::{Policies, calico, cilium, kubernetes, text_of, verdict};
 use crate::random::Rng;
 
@@ -67,20 +67,24 @@ fn sample(joint: &Joint) -> Option<IpAddr> {
     joint.units.first().map(|unit| unit.before).or_else(outside)
 }
 
+/// Whether only port 0 differs, which is reserved, and which a ClusterNetworkPolicy cannot name.
+fn is_port_zero(delta: &Delta) -> bool {
+    matches!(delta.protocol, Protocol::Tcp | Protocol::Udp | Protocol::Sctp) && delta.ports == [(0, 0)]
+}
+
 /// Returns a packet of each difference.
 fn witnesses(difference: &Difference) -> Vec<(Packet, bool)> {
     let mut all = Vec::new();
     for pair in difference.pairs() {
         let [from, to] = [pair.from, pair.to].map(|at| sample(&difference.joints()[at]));
         let (Some(src), Some(dst)) = (from, to) else { continue };
-        for delta in difference.deltas()[pair.deltas].iter().filter(|delta| delta.ports != [(0, 0)]) {
-            let protocol = match delta.protocol {
-                Protocol::Tcp => TCP,
-                Protocol::Udp => UDP,
-                Protocol::Sctp => SCTP,
-                _ => continue,
+        for delta in difference.deltas()[pair.deltas].iter().filter(|delta| !is_port_zero(delta)) {
+            // Protocols other than ICMP have no ports, or one port for all.
+            let port = match delta.protocol {
+                Protocol::Number(ICMP | ICMPV6) | Protocol::Tcp | Protocol::Udp | Protocol::Sctp => delta.ports[0].1,
+                Protocol::Number(_) | Protocol::Other => 0,
             };
-            all.push((Packet { src, dst, protocol, port: delta.ports[0].1 }, delta.allowed));
+            all.push((Packet { src, dst, protocol: delta.protocol.number(), port }, delta.allowed));
         }
     }
     all
@@ -102,8 +106,7 @@ fn check<P: Policies>(
         };
         let difference = Difference::of(&case.states[0], &case.states[1]);
         let mut count = |what| *reached.entry(what).or_default() += 1;
-        // Port 0 is reserved, and a ClusterNetworkPolicy cannot name it.
-        let is_equal = difference.deltas().iter().flatten().all(|delta| delta.ports == [(0, 0)]);
+        let is_equal = difference.deltas().iter().flatten().all(is_port_zero);
         let refused = case.translation.refused() > 0;
         count(match (is_equal, refused) {
             (true, false) => "equal",
@@ -132,7 +135,7 @@ fn check<P: Policies>(
         }
         for _ in 0..PACKETS {
             let Some(packet) = world.packet(&mut rng) else { continue };
-            if !matches!(packet.protocol, TCP | UDP | SCTP) || packet.src == packet.dst {
+            if packet.src == packet.dst {
                 continue;
             }
             let [before, after] = case

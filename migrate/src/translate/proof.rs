@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::Context;
 use bulkhead_answers::diff::{self, Told};
 use bulkhead_control::cache::Cache;
-use bulkhead_control::object::{ClusterPolicy, Enforcement, Object, PolicyPort};
+use bulkhead_control::object::{Enforcement, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::source::{Options, load_text};
 
@@ -57,11 +57,6 @@ pub(super) fn told(before: &mut Pipeline, after: &mut Pipeline, report: &Report)
             let _ = writeln!(out, "In this cluster, verdicts differ:\n{text}");
         }
     }
-    if before.cache().cluster_policies().values().any(|policy| names_protocols(policy)) {
-        out.push_str(
-            "Not compared: ICMP and other protocols that rules name. Read in the policies what they say about them.\n",
-        );
-    }
     if !report.refused.is_empty() {
         let _ = writeln!(out, "\nNot translated ({}):", report.refused.len());
         for refused in &report.refused {
@@ -78,11 +73,4 @@ pub(super) fn told(before: &mut Pipeline, after: &mut Pipeline, report: &Report)
         }
     }
     Ok((out, changes == 0 && report.refused.is_empty()))
-}
-
-/// Whether a rule of the policy names protocols by number.
-fn names_protocols(policy: &ClusterPolicy) -> bool {
-    let rules = policy.ingress.iter().chain(&policy.egress);
-    let mut ports = rules.filter_map(|rule| rule.traffic.ports.as_deref()).flatten();
-    ports.any(|port| matches!(port, PolicyPort::Numbers { .. }))
 }

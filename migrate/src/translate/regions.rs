@@ -1,4 +1,4 @@
-//! Regions and nodes as blocks: the addresses of this cluster stand for conditions that the target does not have.
+//! Regions and nodes as blocks: addresses of this cluster represent conditions that the target does not have.
 
 use std::net::IpAddr;
 

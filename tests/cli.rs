@@ -157,8 +157,8 @@ fn wrong_input_is_an_error_with_its_place_and_a_remedy() {
     let no_pod =
         stderr(&["explain", "--state", REDIS, "--from", "default/dbb", "--to", "default/db", "--port", "80"], 2);
     assert!(no_pod.contains("default/dbb") && no_pod.contains("default/db"), "{no_pod}");
-    let no_port = stderr(&["reach", "--state", REDIS, "--port", "80/ICMP"], 2);
-    assert!(no_port.contains("TCP, UDP or SCTP"), "{no_port}");
+    let no_port = stderr(&["reach", "--state", REDIS, "--port", "80/GRE"], 2);
+    assert!(no_port.contains("TCP, UDP, SCTP, ICMP or ICMPv6"), "{no_port}");
     let typo = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec:\n  podSelector: {}\n  ingres: []\n";
     let output = bulkhead_with_input(&["compile", "--state", "-", "--node", "n"], typo);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -36,11 +36,7 @@ impl PortProtocol {
 
     /// Whether packets of this address family can have the protocol.
     pub const fn is_of_family(self, is_ipv4: bool) -> bool {
-        match self.protocol {
-            Protocol::Number(protocol::ICMP) => is_ipv4,
-            Protocol::Number(protocol::ICMPV6) => !is_ipv4,
-            _ => true,
-        }
+        self.protocol.is_of_family(is_ipv4)
     }
 }
 

@@ -94,8 +94,9 @@ impl Tellings {
         Self(difference.deltas().iter().map(|deltas| tellings(deltas, reasons)).collect())
     }
 
-    pub(super) fn get(&self, deltas: usize) -> &[Telling] {
-        &self.0[deltas]
+    /// Returns the reports of one address family.
+    pub(super) fn get(&self, deltas: usize, is_v6: bool) -> impl Iterator<Item = &Telling> {
+        self.0[deltas].iter().filter(move |telling| telling.protocol.is_of_family(!is_v6))
     }
 }
 

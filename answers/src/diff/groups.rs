@@ -84,7 +84,7 @@ struct Line {
 impl Line {
     fn tell(&self, tellings: &Tellings, take: &mut Take<'_>) -> io::Result<()> {
         let (from, to) = (self.from.exact.join(", "), self.to.exact.join(", "));
-        for telling in tellings.get(self.deltas) {
+        for telling in tellings.get(self.deltas, self.v6) {
             let (before, after) = if telling.allowed { (DENY, ALLOW) } else { (ALLOW, DENY) };
             take(&Change {
                 from: &from,

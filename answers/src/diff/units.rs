@@ -144,7 +144,7 @@ impl<'a> Rows<'a> {
 
     fn tell(&self, (from, to): (&str, &str), v6: bool, deltas: usize, take: &mut Take<'_>) -> io::Result<()> {
         let ends = [from.to_owned(), to.to_owned()];
-        for telling in self.tellings.get(deltas) {
+        for telling in self.tellings.get(deltas, v6) {
             let (before, after) = if telling.allowed { (DENY, ALLOW) } else { (ALLOW, DENY) };
             take(&Change {
                 from,

@@ -58,6 +58,15 @@ impl Protocol {
         Transport::ALL.into_iter().find(|&transport| Self::from(transport) == self)
     }
 
+    /// Whether hosts send packets of the protocol in this address family. False only for ICMP of the other family.
+    pub const fn is_of_family(self, is_ipv4: bool) -> bool {
+        match self {
+            Self::Number(protocol::ICMP) => is_ipv4,
+            Self::Number(protocol::ICMPV6) => !is_ipv4,
+            _ => true,
+        }
+    }
+
     /// Whether the port of a packet is its ICMP type and code.
     pub const fn is_icmp(self) -> bool {
         matches!(self, Self::Number(protocol::ICMP | protocol::ICMPV6))

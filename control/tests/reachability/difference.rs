@@ -99,8 +99,7 @@ fn check_pair(seed: u64, reached: &mut Reached) {
                 continue;
             }
             let deltas = found(&difference, from, to);
-            let icmp = if is_v6(sources) { 58 } else { 1 };
-            for protocol in [6, 17, 132, icmp, 47, 255] {
+            for protocol in [6, 17, 132, 1, 58, 47, 255] {
                 let class = Protocol::of_number(protocol);
                 let ports: &[u16] = match class {
                     Protocol::Tcp | Protocol::Udp | Protocol::Sctp => &objects::PORTS,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{ServiceSet, protocol};
+use bulkhead_classifier::ServiceSet;
 
 use super::{Cause, Delta, Difference, Joint};
 use crate::origin::Direction;
@@ -18,8 +18,7 @@ pub(super) struct Comparison<'a> {
     states: [&'a Reachability; 2],
     /// For each state and side, a number that is equal for sides that allow the same protocols and ports.
     allowed: [Vec<u32>; 2],
-    /// By the sides of both states, and whether the joints are of IPv4.
-    by_sides: AHashMap<([u32; 4], bool), usize>,
+    by_sides: AHashMap<[u32; 4], usize>,
     by_own_node: AHashMap<OwnKey, usize>,
     numbers: AHashMap<Vec<Delta>, usize>,
     /// All lists of deltas except the first, which is empty.
@@ -99,19 +98,16 @@ impl<'a> Comparison<'a> {
         if before[eb as usize] == after[ea as usize] && before[ib as usize] == after[ia as usize] {
             return Difference::NONE;
         }
-        let is_ipv4 = !self.is_v6(from);
-        let key = ([eb, ib, ea, ia], is_ipv4);
-        if let Some(&known) = self.by_sides.get(&key) {
+        if let Some(&known) = self.by_sides.get(&[eb, ib, ea, ia]) {
             return known;
         }
         let [old, new] = self.states.map(Reachability::sides);
         let deltas = differences(
-            is_ipv4,
             &Verdicts::of(&old[eb as usize], &old[ib as usize]),
             &Verdicts::of(&new[ea as usize], &new[ia as usize]),
         );
         let number = self.number(deltas);
-        self.by_sides.insert(key, number);
+        self.by_sides.insert([eb, ib, ea, ia], number);
         number
     }
 
@@ -121,11 +117,8 @@ impl<'a> Comparison<'a> {
             return known;
         }
         let [old, new] = self.states;
-        let deltas = differences(
-            !self.is_v6(from),
-            &old.verdicts(from.before, to.before, key.2[0]),
-            &new.verdicts(from.after, to.after, key.2[1]),
-        );
+        let deltas =
+            differences(&old.verdicts(from.before, to.before, key.2[0]), &new.verdicts(from.after, to.after, key.2[1]));
         let number = self.number(deltas);
         self.by_own_node.insert(key, number);
         number
@@ -143,11 +136,8 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Returns the differences between the verdicts of one address family. Leaves out ICMP of the other family, which no host sends.
-fn differences(is_ipv4: bool, before: &Verdicts, after: &Verdicts) -> Vec<Delta> {
-    let alien = Protocol::Number(if is_ipv4 { protocol::ICMPV6 } else { protocol::ICMP });
-    let all = before.protocols().chain(after.protocols());
-    let named: BTreeSet<Protocol> = all.filter(|&protocol| protocol != alien).collect();
+fn differences(before: &Verdicts, after: &Verdicts) -> Vec<Delta> {
+    let named: BTreeSet<Protocol> = before.protocols().chain(after.protocols()).collect();
     let of = |protocol| differences_of(protocol, before.of_protocol(protocol), after.of_protocol(protocol));
     let mut others = of(Protocol::Other);
     let mut deltas = Vec::new();

@@ -3,6 +3,7 @@
 //! ```text
 //!  metadata --fault--> input refused, as for other policies
 //!  each spec: shape, selector --fault--> strict: input refused; lenient: denies everything to and from the pods that it may select
+//!             of nodes ---------------> strict: input refused; lenient: left out, as it selects no pod
 //!  each element of a list of rules --fault--> strict: input refused; lenient: allows nothing, and denies everything if it denies
 //! ```
 //! What rules of packets' headers cannot say is never left out in silence. Rules about requests ([`Rule::then`]) are kept by name, and all
@@ -189,7 +190,8 @@ impl Reader<'_> {
         Some(specs)
     }
 
-    /// Returns a spec, nothing if it selects no pod, or a stand-in if it is invalid. `None` if no stand-in can replace it.
+    /// Returns a spec, nothing if it selects no pod, or a stand-in if it is invalid. `None` if no stand-in can replace it. A spec of nodes is
+    /// a problem, and selects no pod.
     fn spec(&mut self, value: &Value, base: &FieldPath) -> Option<Option<Spec>> {
         let raw = match typed::<RawSpec>(value, base) {
             Ok(raw) => raw,
@@ -201,7 +203,10 @@ impl Reader<'_> {
         if raw.node_selector.as_ref().is_some_and(|selector| !selector.is_null()) {
             let help =
                 "policies of nodes' own traffic are not enforced here: remove the spec, or set `--ignore` for its kind";
-            return self.fail(Problem::new(&base.key("nodeSelector"), "a policy of nodes", help));
+            self.findings.problem(&base.key("nodeSelector"), "a policy of nodes", help);
+            // In a policy of the whole cluster it restricts no pod. Cilium has none in a namespace, and none with both selectors.
+            let is_of_nodes = self.namespace.is_none() && raw.endpoint_selector.is_none();
+            return if is_of_nodes { Some(None) } else { self.closed(Some(value), base).map(Some) };
         }
         let path = base.key("endpointSelector");
         let Some(Mapping(selector)) = &raw.endpoint_selector else {

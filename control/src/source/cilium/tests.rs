@@ -273,11 +273,36 @@ fn an_invalid_spec_denies_everything_in_lenient_mode() {
         assert_eq!(closed.subject.pods.requirements().is_empty(), is_whole, "{rest}");
     }
     // Without a namespace, it could be about any pod.
-    for rest in ["spec: {}", "sepc: {}", "spec: {nodeSelector: {}}"] {
+    for rest in ["spec: {}", "sepc: {}", "spec: {nodeSelector: {}, x: 1}"] {
         assert!(load(&policy("CiliumClusterwideNetworkPolicy", rest), Strictness::Lenient).is_err(), "{rest}");
     }
     let wide = lenient(&policy("CiliumClusterwideNetworkPolicy", "spec: {endpointSelector: {}, x: 1}"));
     assert_eq!(wide.subject.namespaces, NamespaceScope::Selected(crate::selector::Selector::everything()));
+}
+
+#[test]
+fn a_spec_of_nodes_is_left_out_in_lenient_mode_and_the_others_stay() {
+    let kind = "CiliumClusterwideNetworkPolicy";
+    let nodes = "{nodeSelector: {matchLabels: {a: b}}, ingress: [{fromEntities: [cluster]}]}";
+    let pods = "{endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEntities: [world]}]}";
+    let alone = policy(kind, &format!("spec: {nodes}"));
+    let beside = policy(kind, &format!("specs: [{nodes}, {pods}]"));
+    for text in [&alone, &beside] {
+        let refused = load(text, Strictness::Strict).unwrap_err().to_string();
+        assert!(refused.contains("nodeSelector: a policy of nodes"), "{refused}");
+    }
+    assert!(resolved(load(&alone, Strictness::Lenient).unwrap().objects).is_empty());
+    let left = lenient(&beside);
+    assert_eq!((left.subject.pods.requirements().len(), left.ingress.len()), (1, 1));
+    assert!(left.ingress[0].action != RuleAction::Deny && left.fault.is_some());
+    // Cilium has no such policies. They may be about pods, so they deny.
+    for (kind, spec) in
+        [("CiliumNetworkPolicy", nodes), (kind, "{endpointSelector: {matchLabels: {app: a}}, nodeSelector: {}}")]
+    {
+        let closed = lenient(&policy(kind, &format!("spec: {spec}")));
+        assert_eq!(closed.ingress[0].action, RuleAction::Deny, "{spec}");
+        assert_eq!(closed.isolates, Isolation { ingress: true, egress: true }, "{spec}");
+    }
 }
 
 #[test]

@@ -64,8 +64,8 @@ impl Translation {
     }
 
     /// Returns what would show a difference in another cluster with the same policies. Empty if the translation is equal by construction.
-    pub fn only_here(&self) -> &[String] {
-        &self.report.only_here
+    pub fn only_here(&self) -> Vec<String> {
+        report::texts(self.report.only_here.iter())
     }
 }
 

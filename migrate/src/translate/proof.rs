@@ -9,7 +9,7 @@ use bulkhead_control::object::{Enforcement, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::source::{Options, load_text};
 
-use super::report::Report;
+use super::report::{self, Report};
 use super::terms::is_translated;
 
 /// The name of the translated objects' file in messages, if they are written to standard output.
@@ -44,7 +44,7 @@ pub fn after(cache: &Cache, text: &str, enforcement: Enforcement) -> anyhow::Res
 ///
 /// # Errors
 /// If a state cannot be compared.
-pub(super) fn told(before: &mut Pipeline, after: &mut Pipeline, report: &Report) -> anyhow::Result<(String, bool)> {
+pub(super) fn told(before: &mut Pipeline, after: &mut Pipeline, remarks: &Report) -> anyhow::Result<(String, bool)> {
     let Told { text, changes, port_zero } = diff::tell(before, after)?;
     let mut out = String::new();
     match (changes, port_zero) {
@@ -57,20 +57,20 @@ pub(super) fn told(before: &mut Pipeline, after: &mut Pipeline, report: &Report)
             let _ = writeln!(out, "In this cluster, verdicts differ:\n{text}");
         }
     }
-    if !report.refused.is_empty() {
-        let _ = writeln!(out, "\nNot translated ({}):", report.refused.len());
-        for refused in &report.refused {
-            let _ = writeln!(out, "  {}: {}\n    help: {}", refused.place, refused.reason, refused.help);
+    if !remarks.refused.is_empty() {
+        let _ = writeln!(out, "\nNot translated ({}):", remarks.refused.len());
+        for (text, help) in report::texts(remarks.refused.keys()).iter().zip(remarks.refused.values()) {
+            let _ = writeln!(out, "  {text}\n    help: {help}");
         }
     }
-    match report.only_here.is_empty() {
+    match remarks.only_here.is_empty() {
         true => out.push_str("\nIn other clusters with the same policies: the same by construction.\n"),
         false => {
             out.push_str("\nIn other clusters with the same policies, this would show a difference:\n");
-            for what in &report.only_here {
+            for what in report::texts(remarks.only_here.iter()) {
                 let _ = writeln!(out, "  {what}");
             }
         }
     }
-    Ok((out, changes == 0 && report.refused.is_empty()))
+    Ok((out, changes == 0 && remarks.refused.is_empty()))
 }

@@ -1,41 +1,62 @@
 //! What the target cannot say, and what is equal in this cluster only.
 
+use bulkhead_control::object::{ClusterPolicyName, Position};
 use bulkhead_control::source;
+use indexmap::{IndexMap, IndexSet};
 
 use super::terms::Step;
 
-/// A rule that the target cannot say.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refused {
-    /// File and line, then the policy and the rule's path.
-    pub(super) place: String,
-    pub(super) reason: String,
-    pub(super) help: String,
+/// A remark about a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Remark {
+    policy: ClusterPolicyName,
+    /// The policy's position. `None` if it comes from an API server.
+    position: Option<Position>,
+    /// The rule's path in its object.
+    path: String,
+    text: String,
+}
+
+impl Remark {
+    fn about(step: &Step, text: String) -> Self {
+        let policy = &step.policy;
+        Self { policy: policy.rank.name.clone(), position: policy.position.clone(), path: path(step), text }
+    }
+}
+
+/// Returns the remarks as text: file and line, the policy, the rule's path, and what the remark says. Each file is read once.
+pub(super) fn texts<'a>(remarks: impl Iterator<Item = &'a Remark>) -> Vec<String> {
+    let remarks: Vec<&Remark> = remarks.collect();
+    let placed = || remarks.iter().filter_map(|remark| Some((remark.position.as_ref()?, remark.path.as_str())));
+    let mut lines = source::lines_of(&placed().collect::<Vec<_>>()).into_iter();
+    let text = |remark: &&Remark| {
+        let at = remark.position.as_ref().map(|position| {
+            let line = lines.next().flatten().unwrap_or(position.line);
+            format!("{}:{line}: ", position.file)
+        });
+        format!("{}{} {}: {}", at.unwrap_or_default(), remark.policy, remark.path, remark.text)
+    };
+    remarks.iter().map(text).collect()
 }
 
 /// The remarks about one translation, each once.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    pub(super) refused: Vec<Refused>,
+    /// Rules that the target cannot say, each with the reason as its text, and the remedy.
+    pub(super) refused: IndexMap<Remark, String>,
     /// Which pod, label, node or namespace would show a difference in another cluster.
-    pub(super) only_here: Vec<String>,
+    pub(super) only_here: IndexSet<Remark>,
 }
 
 impl Report {
     /// Adds a rule that the target cannot say, with the reason and the remedy.
     pub(super) fn refuse(&mut self, step: &Step, reason: String, help: impl Into<String>) {
-        let refused = Refused { place: place(step), reason, help: help.into() };
-        if !self.refused.contains(&refused) {
-            self.refused.push(refused);
-        }
+        self.refused.entry(Remark::about(step, reason)).or_insert_with(|| help.into());
     }
 
     /// Adds what would show a difference in another cluster.
     pub(super) fn only_here(&mut self, step: &Step, what: &str) {
-        let text = format!("{}: {what}", place(step));
-        if !self.only_here.contains(&text) {
-            self.only_here.push(text);
-        }
+        self.only_here.insert(Remark::about(step, what.to_owned()));
     }
 }
 
@@ -45,15 +66,4 @@ pub(super) fn path(step: &Step) -> String {
     let rule = &super::terms::rules(&step.policy, step.direction)[rule];
     let at = rule.at.or(step.rule).unwrap_or_default();
     step.policy.rank.name.rule_path(step.direction, at, rule.name.as_deref())
-}
-
-/// Returns file and line, the policy and the rule's path.
-fn place(step: &Step) -> String {
-    let path = path(step);
-    let position = step.policy.position.as_ref();
-    let at = position.map(|position| {
-        let line = source::line_of(position, &path).unwrap_or(position.line);
-        format!("{}:{line}: ", position.file)
-    });
-    format!("{}{} {path}", at.unwrap_or_default(), step.policy.rank.name)
 }

@@ -249,7 +249,7 @@ impl Say<'_> {
         (Some(all), missing)
     }
 
-    fn peer(&mut self, step: &Step, peer: &Peer) -> Result<Vec<Peer>, String> {
+    pub(super) fn peer(&mut self, step: &Step, peer: &Peer) -> Result<Vec<Peer>, String> {
         match peer {
             Peer::Pods(pods) => Ok(self.pods(step, pods)?.into_iter().map(Peer::Pods).collect()),
             Peer::Block(_) | Peer::Nodes(_) => Ok(vec![peer.clone()]),

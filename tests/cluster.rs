@@ -454,21 +454,25 @@ fn the_service_account_may_list_and_watch_what_policy_and_services_depend_on_and
         }
     }
     rights.sort();
-    let of_policy = "policy.networking.k8s.io";
+    let namespaced = ["networkpolicies", "stagednetworkpolicies", "stagedkubernetesnetworkpolicies", "networksets"];
+    let global =
+        ["tiers", "globalnetworkpolicies", "stagedglobalnetworkpolicies", "globalnetworksets", "hostendpoints"];
+    let of_calico = [namespaced.as_slice(), &global].concat();
     let mut expected = Vec::new();
-    for (resource, group) in [
-        ("namespaces", ""),
-        ("nodes", ""),
-        ("pods", ""),
-        ("networkpolicies", "networking.k8s.io"),
-        ("clusternetworkpolicies", of_policy),
-        ("adminnetworkpolicies", of_policy),
-        ("baselineadminnetworkpolicies", of_policy),
-        ("services", ""),
-        ("endpointslices", "discovery.k8s.io"),
+    for (group, resources) in [
+        ("", ["namespaces", "nodes", "pods", "services", "serviceaccounts"].as_slice()),
+        ("networking.k8s.io", &["networkpolicies"]),
+        (
+            "policy.networking.k8s.io",
+            &["clusternetworkpolicies", "adminnetworkpolicies", "baselineadminnetworkpolicies"],
+        ),
+        ("discovery.k8s.io", &["endpointslices"]),
+        ("projectcalico.org", &of_calico),
+        ("crd.projectcalico.org", &of_calico),
+        ("cilium.io", &["ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies", "ciliumcidrgroups"]),
     ] {
-        for verb in ["list", "watch"] {
-            assert!(may(verb, group, resource), "{verb} {resource}");
+        for (resource, verb) in resources.iter().flat_map(|resource| [(resource, "list"), (resource, "watch")]) {
+            assert!(may(verb, group, resource), "{verb} {resource}.{group}");
             expected.push(format!("{verb} {resource}.{group}"));
         }
     }

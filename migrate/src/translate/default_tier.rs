@@ -10,7 +10,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::meet::{are_disjoint_peers, are_disjoint_pods, are_disjoint_ports, is_within_pods, is_within_ports};
 use super::report::Report;
-use super::terms::{Among, Network, Phase, Plan, Slot, Step, Zone, every_node, is_translated, namespace_of, rules};
+use super::terms::{
+    Among, Network, Phase, Plan, Slot, Step, Zone, every_node, every_pod, is_translated, namespace_of, rules,
+};
 
 /// Plans the tier. `has_later` is true if policies of later tiers may judge what a rule passes on.
 pub(super) fn plan(
@@ -153,8 +155,24 @@ impl OfTier<'_> {
                 self.report.refuse(step, reason, "enforce them in the application or a proxy, or remove them");
                 continue;
             }
-            self.accept(step, &steps[..at], &steps[at + 1..], admin, networks);
+            if let Some(step) = self.accept_names(step, admin) {
+                self.accept(&step, &steps[..at], &steps[at + 1..], admin, networks);
+            }
         }
+    }
+
+    /// Accepts the domain names among the peers. They never mean pods and nodes, so a Pass of these comes first. Returns the step with the other
+    /// peers, if there are any.
+    fn accept_names(&self, step: &Step, admin: &mut Vec<Step>) -> Option<Step> {
+        let Some(peers) = &step.peers else { return Some(step.clone()) };
+        let (names, others): (Vec<Peer>, Vec<Peer>) = peers.iter().cloned().partition(has_names);
+        if !names.is_empty() {
+            let named = Step { slot: self.slot(Phase::Names, 0), peers: Some(names), ..step.clone() };
+            let inside = Some(vec![every_pod(), every_node()]);
+            admin.push(Step { action: RuleAction::Pass, peers: inside, ports: None, ..named.clone() });
+            admin.push(named);
+        }
+        (!others.is_empty()).then(|| Step { peers: Some(others), ..step.clone() })
     }
 
     fn accept(
@@ -169,13 +187,8 @@ impl OfTier<'_> {
         let network = networks.iter_mut().find(|network| {
             network.policy.rank.name == step.policy.rank.name || is_part(&step.policy, &network.policy)
         });
-        let names = step.peers.iter().flatten().any(|peer| match peer {
-            Peer::Names(_) => true,
-            Peer::OwnNode => self.direction == Direction::Egress,
-            Peer::Region(region) => region.peers().any(|peer| matches!(peer, Peer::Names(_))),
-            _ => false,
-        });
-        let is_first = later.iter().any(wins) || names;
+        let is_own_node = |peer: &Peer| matches!(peer, Peer::OwnNode) && self.direction == Direction::Egress;
+        let is_first = later.iter().any(wins) || step.peers.iter().flatten().any(is_own_node);
         match (network, self.direction) {
             (None, _) => {
                 if self.direction == Direction::Ingress && has_others(step) {
@@ -251,6 +264,14 @@ fn is_isolating(policy: &ClusterPolicy, direction: Direction) -> bool {
 fn is_part(part: &ClusterPolicy, whole: &ClusterPolicy) -> bool {
     let (part, whole) = (&part.rank.name, &whole.rank.name);
     part.kind == whole.kind && part.name.split_once('#').is_some_and(|(name, _)| *name == *whole.name)
+}
+
+fn has_names(peer: &Peer) -> bool {
+    match peer {
+        Peer::Names(_) => true,
+        Peer::Region(region) => region.names().is_some(),
+        _ => false,
+    }
 }
 
 /// Whether the step's peers have other addresses than pods'.

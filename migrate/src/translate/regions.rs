@@ -15,13 +15,10 @@ impl Say<'_> {
     /// Returns the peers of a region.
     pub(super) fn region(&mut self, step: &Step, region: &Region) -> Result<Vec<Peer>, String> {
         if let Some((names, rest)) = region.names() {
-            // Cilium's names. The target has no names that exclude pods and nodes.
+            // Cilium's names. A Pass of pods and nodes comes first.
             if !rest.all.is_empty() || rest.none.iter().any(|peer| !is_everyone(peer)) {
                 return Err("it names domains and another condition at once".into());
             }
-            let what =
-                "a name that resolves to the address of a pod or node, also in this cluster: the target allows it";
-            self.report.only_here(step, what);
             return self.peer(step, &Peer::Names(names.into()));
         }
         let is_pod = |peer: &Peer| matches!(peer, Peer::Pods(_));

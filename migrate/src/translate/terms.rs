@@ -10,8 +10,8 @@ use bulkhead_control::selector::Selector;
 
 use super::meet::{are_disjoint_peers, are_disjoint_pods, are_disjoint_ports, meet_peers, meet_pods, meet_ports};
 
-/// The place of an object in its tier of the target. Objects of one slot have rules of one action, so that their order does not matter, or
-/// belong to one policy.
+/// The place of an object in its tier of the target. Objects of one slot belong to one policy, or their order does not matter: their rules have one
+/// action, or another action for pods and nodes in all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot {
     /// Before, among or behind the policies of the target's tier that are in the state.
@@ -46,6 +46,8 @@ pub(super) enum Phase {
     NodesAccepted,
     /// Nodes that a policy's isolation denies.
     NodesDenied,
+    /// Domain names that a policy accepts, behind a Pass of pods and nodes.
+    Names,
     /// The end of a tier.
     End,
 }
@@ -168,6 +170,12 @@ impl Among {
 /// Returns the peer that is every node.
 pub(super) fn every_node() -> Peer {
     Peer::Nodes(Selector::everything())
+}
+
+/// Returns the peer that is every pod.
+pub(super) fn every_pod() -> Peer {
+    let everything = Selector::everything();
+    Peer::Pods(PodPeer { namespaces: NamespaceScope::Selected(everything.clone()), pods: everything, filter: None })
 }
 
 /// Returns the namespace of the pods. `None` if they may be in several.

@@ -169,6 +169,17 @@ impl ClusterPolicyKind {
         matches!(self, Self::CiliumNetworkPolicy | Self::CiliumClusterwideNetworkPolicy)
     }
 
+    /// Whether policies of the kind are in a namespace, whose name and `/` come before theirs.
+    pub const fn has_namespaces(self) -> bool {
+        matches!(
+            self,
+            Self::CalicoNetworkPolicy
+                | Self::CalicoStagedNetworkPolicy
+                | Self::CalicoStagedKubernetesNetworkPolicy
+                | Self::CiliumNetworkPolicy
+        )
+    }
+
     /// Whether policies of the kind are proposals, which are audited and never enforced.
     pub const fn is_staged(self) -> bool {
         matches!(

@@ -9,6 +9,7 @@ use super::protocol::{Enforcement, PolicyQuestion, Request};
 use crate::args;
 use bulkhead_answers::args::Format;
 use bulkhead_answers::output::{self, printable};
+use bulkhead_control::object::ClusterPolicyKind;
 
 /// Polling interval. A change takes effect within 100 ms after its file is complete.
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -16,10 +17,10 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// Waits until the policy is enforced, or with `--gone` until it is not. Returns exit code 1 on timeout. For an audited policy, waits until
 /// the vswitch counts what the policy would deny; the output says that it is not enforced.
 pub fn wait(args: &args::Wait) -> anyhow::Result<ExitCode> {
-    let question = PolicyQuestion {
-        kind: args.policy.cluster,
-        namespace: if args.policy.cluster.is_some() { String::new() } else { args.namespace.clone() },
-        name: args.policy.name.clone(),
+    let (kind, name, namespace) = (args.policy.cluster, args.policy.name.clone(), args.namespace.clone());
+    let question = match kind {
+        None => PolicyQuestion { kind, namespace, name },
+        Some(_) => PolicyQuestion { kind, namespace: String::new(), name: qualified(args) },
     };
     let (started, request) = (Instant::now(), Request::Enforcement(question));
     loop {
@@ -34,6 +35,14 @@ pub fn wait(args: &args::Wait) -> anyhow::Result<ExitCode> {
         let missing = missing.flatten();
         show(args, &now, missing.as_deref(), started.elapsed())?;
         return Ok(ExitCode::from(u8::from(!is_done)));
+    }
+}
+
+/// Returns the policy's name, after its namespace and `/` if its kind has namespaces.
+fn qualified(args: &args::Wait) -> String {
+    match args.policy.cluster.is_none_or(ClusterPolicyKind::has_namespaces) {
+        true => format!("{}/{}", args.namespace, args.policy.name),
+        false => args.policy.name.clone(),
     }
 }
 
@@ -77,10 +86,8 @@ fn show(args: &args::Wait, now: &Enforcement, missing: Option<&str>, waited: Dur
         writeln!(out)?;
         return Ok(());
     }
-    let name = match args.policy.cluster {
-        Some(kind) => format!("{} {}", kind.name(), args.policy.name),
-        None => format!("NetworkPolicy {}/{}", args.namespace, args.policy.name),
-    };
+    let kind = args.policy.cluster.map_or("NetworkPolicy", ClusterPolicyKind::name);
+    let name = format!("{kind} {}", qualified(args));
     let name = printable(&name);
     match missing {
         None => {

@@ -17,10 +17,11 @@ use bulkhead_answers::args::Admin;
     including flows cached in the kernel; 1 with the reason if the timeout expires; 2 if no vswitch answers."
 )]
 pub struct Wait {
-    /// Policy: netpol/NAME, cnp/NAME (ClusterNetworkPolicy), anp/NAME, banp/NAME, or the full name of the kind
+    /// Policy: netpol/NAME, cnp/NAME (ClusterNetworkPolicy), anp/NAME, banp/NAME, or the full name of the kind, such as
+    /// ciliumnetworkpolicy/NAME or networkpolicy.projectcalico.org/NAME
     #[arg(value_name = "KIND/NAME")]
     pub policy: PolicyReference,
-    /// Namespace of the NetworkPolicy
+    /// Namespace of the policy, if its kind has namespaces
     #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
     pub namespace: String,
     /// Minimum `metadata.generation` of the policy; available only for NetworkPolicies from an API server
@@ -55,13 +56,28 @@ impl FromStr for PolicyReference {
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown = || {
             format!(
-                "`{text}` is no policy; write netpol/NAME, cnp/NAME, anp/NAME or banp/NAME, as in `netpol/allow-web`"
+                "`{text}` is no policy; write netpol/NAME, cnp/NAME, anp/NAME, banp/NAME or KIND/NAME, as in `netpol/allow-web`"
             )
         };
         let (kind, name) = text.split_once('/').ok_or_else(unknown)?;
         let kind = kind.to_ascii_lowercase();
         // `kubectl` also accepts `networkpolicies.networking.k8s.io`.
-        let cluster = match kind.split('.').next().unwrap_or_default() {
+        let (resource, group) = kind.split_once('.').unwrap_or((&kind, ""));
+        let is_of_calico = group.ends_with("projectcalico.org");
+        let cluster = match resource {
+            "networkpolicy" | "networkpolicies" if is_of_calico => Some(ClusterPolicyKind::CalicoNetworkPolicy),
+            "globalnetworkpolicy" | "globalnetworkpolicies" => Some(ClusterPolicyKind::CalicoGlobalNetworkPolicy),
+            "stagednetworkpolicy" | "stagednetworkpolicies" => Some(ClusterPolicyKind::CalicoStagedNetworkPolicy),
+            "stagedglobalnetworkpolicy" | "stagedglobalnetworkpolicies" => {
+                Some(ClusterPolicyKind::CalicoStagedGlobalNetworkPolicy)
+            }
+            "stagedkubernetesnetworkpolicy" | "stagedkubernetesnetworkpolicies" => {
+                Some(ClusterPolicyKind::CalicoStagedKubernetesNetworkPolicy)
+            }
+            "ciliumnetworkpolicy" | "ciliumnetworkpolicies" => Some(ClusterPolicyKind::CiliumNetworkPolicy),
+            "ccnp" | "ciliumclusterwidenetworkpolicy" | "ciliumclusterwidenetworkpolicies" => {
+                Some(ClusterPolicyKind::CiliumClusterwideNetworkPolicy)
+            }
             "netpol" | "networkpolicy" | "networkpolicies" => None,
             "cnp" | "clusternetworkpolicy" | "clusternetworkpolicies" => Some(ClusterPolicyKind::ClusterNetworkPolicy),
             "anp" | "adminnetworkpolicy" | "adminnetworkpolicies" => Some(ClusterPolicyKind::AdminNetworkPolicy),
@@ -90,6 +106,14 @@ mod tests {
         }
         let cluster = reference("banp/default").unwrap().cluster;
         assert_eq!(cluster, Some(ClusterPolicyKind::BaselineAdminNetworkPolicy));
+        for (text, kind) in [
+            ("networkpolicies.crd.projectcalico.org/x", ClusterPolicyKind::CalicoNetworkPolicy),
+            ("GlobalNetworkPolicy/x", ClusterPolicyKind::CalicoGlobalNetworkPolicy),
+            ("ciliumnetworkpolicies.cilium.io/x", ClusterPolicyKind::CiliumNetworkPolicy),
+            ("ccnp/x", ClusterPolicyKind::CiliumClusterwideNetworkPolicy),
+        ] {
+            assert_eq!(reference(text).unwrap().cluster, Some(kind), "{text}");
+        }
         for text in ["x", "pod/x", "netpol/", "netpol/a/b", "/x"] {
             assert!(reference(text).unwrap_err().contains("netpol/NAME"), "{text}");
         }

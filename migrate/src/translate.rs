@@ -20,6 +20,7 @@ mod default_tier;
 mod lists;
 mod meet;
 mod objects;
+mod outside;
 mod plan;
 mod priorities;
 mod proof;

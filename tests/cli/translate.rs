@@ -186,3 +186,71 @@ fn a_state_that_cannot_be_read_is_an_error() {
         translated("error", "{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {name: p}}\n", 2, &[]);
     assert!(out.is_empty() && err.contains("help:"), "{err}");
 }
+
+/// A tier before `default` that denies a block, and allows probes of an office.
+const SECURITY: &str = "
+{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: security}, spec: {order: 10}}
+---
+apiVersion: projectcalico.org/v3
+kind: GlobalNetworkPolicy
+metadata: {name: security.world}
+spec:
+  tier: security
+  types: [Ingress]
+  ingress:
+  - {action: Allow, protocol: TCP, source: {nets: [198.51.100.0/24]}, destination: {ports: [9100]}}
+  - {action: Deny, source: {nets: [203.0.113.0/24, 198.51.100.0/24]}}
+  - {action: Pass}
+";
+
+const WEB: &str = "
+apiVersion: projectcalico.org/v3
+kind: GlobalNetworkPolicy
+metadata: {name: all}
+spec:
+  types: [Ingress]
+  ingress:
+  - {action: Allow, protocol: TCP, destination: {ports: [80]}}
+";
+
+#[test]
+fn what_a_tier_before_default_decides_about_the_world_is_said_by_network_policies() {
+    let [out, err] = translated("world", &format!("{SECURITY}---{WEB}"), 0, &[]);
+    assert!(err.contains("every first packet") && !err.contains("Not translated"), "{err}");
+    assert!(out.contains("except:") && out.contains("port: 9100"), "{out}");
+    assert!(err.contains("a pod with an address in the blocks"), "{err}");
+    // Without a policy in `default`, one is made that allows all others.
+    let [out, err] = translated("world-open", SECURITY, 0, &[]);
+    assert!(err.contains("every first packet") && out.contains("203.0.113.0/24"), "{out}{err}");
+}
+
+#[test]
+fn a_denial_of_the_world_that_a_network_policy_of_the_cluster_opens_is_not_translated() {
+    let open = "
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: open, namespace: shop}
+spec: {podSelector: {}, ingress: [{}]}
+";
+    let [_, err] = translated("world-opened", &format!("{SECURITY}---{open}"), 1, &[]);
+    assert!(err.contains("203.0.113.") && err.contains("only pods as sources"), "{err}");
+}
+
+#[test]
+fn rules_about_requests_are_not_translated_in_any_tier() {
+    let policy = "
+{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: security}, spec: {order: 10}}
+---
+apiVersion: projectcalico.org/v3
+kind: GlobalNetworkPolicy
+metadata: {name: security.get}
+spec:
+  tier: security
+  selector: app == 'web'
+  types: [Ingress]
+  ingress:
+  - {action: Allow, protocol: TCP, source: {selector: app == 'db'}, http: {methods: [GET]}}
+";
+    let [out, err] = translated("requests", policy, 1, &[]);
+    assert!(!out.contains("Accept") && err.contains("HTTP rules"), "{out}{err}");
+}

@@ -150,9 +150,7 @@ impl OfTier<'_> {
                 }
                 continue;
             }
-            if let Some(then) = step.rule.and_then(|rule| rules(&step.policy, self.direction)[rule].then.as_ref()) {
-                let reason = format!("{then} decide, which the target does not have");
-                self.report.refuse(step, reason, "enforce them in the application or a proxy, or remove them");
+            if self.report.refuse_requests(step) {
                 continue;
             }
             if let Some(step) = self.accept_names(step, admin) {
@@ -203,22 +201,28 @@ impl OfTier<'_> {
                     admin.push(step.clone());
                 }
                 let mut step = step.clone();
-                if self.direction == Direction::Ingress {
-                    for deny in earlier.iter().filter(|deny| deny.is_kept) {
-                        if !deny.step.is_apart(&step) && !subtract(&mut step, &deny.step, self.cache) {
-                            let reason = "an earlier rule denies a part of it that a NetworkPolicy cannot leave out";
-                            self.report.refuse(
-                                &step,
-                                reason.into(),
-                                "write the blocks of the one rule inside those of the other",
-                            );
-                            return;
-                        }
-                    }
+                if self.direction == Direction::Egress || self.leaves_out(&mut step, earlier) {
+                    network.allows.push(step);
                 }
-                network.allows.push(step);
             }
         }
+    }
+
+    /// Takes what earlier rules deny from an ingress rule. Returns false if a NetworkPolicy cannot leave it out.
+    fn leaves_out(&mut self, step: &mut Step, earlier: &[Placed]) -> bool {
+        for deny in earlier.iter().filter(|deny| deny.is_kept) {
+            if deny.step.is_apart(step) {
+                continue;
+            }
+            self.report.only_here_by_blocks(&deny.step);
+            if !subtract(step, &deny.step, self.cache) {
+                let reason = "an earlier rule denies a part of it that a NetworkPolicy cannot leave out";
+                let help = "write the blocks of the one rule inside those of the other";
+                self.report.refuse(step, reason.into(), help);
+                return false;
+            }
+        }
+        true
     }
 
     /// Adds the rules about nodes, which NetworkPolicies do not judge if a node is the pod's own.
@@ -280,7 +284,7 @@ pub(super) fn has_others(step: &Step) -> bool {
 }
 
 /// Returns the pods that a NetworkPolicy selects.
-fn pods_of(policy: &Policy) -> PodPeer {
+pub(super) fn pods_of(policy: &Policy) -> PodPeer {
     PodPeer {
         namespaces: NamespaceScope::Own(policy.name.namespace.clone()),
         pods: policy.subject.clone(),
@@ -297,21 +301,21 @@ fn allows_some(policy: &Policy, step: &Step) -> bool {
     !are_disjoint_pods(&pods_of(policy), &step.subject) && rules.iter().flatten().any(overlaps)
 }
 
+/// Returns the blocks of addresses among the peers. `None` if peers are neither pods nor blocks without exceptions.
+pub(super) fn blocks(step: &Step) -> Option<Vec<IpNet>> {
+    let Some(peers) = &step.peers else { return Some(vec![Ipv4Net::default().into(), Ipv6Net::default().into()]) };
+    let others = peers.iter().filter(|peer| !matches!(peer, Peer::Pods(_) | Peer::OwnNode));
+    let of = |peer: &Peer| match peer {
+        Peer::Block(IpBlock { cidr, except }) if except.is_empty() => Some(*cidr),
+        _ => None,
+    };
+    others.map(of).collect()
+}
+
 /// Takes the addresses outside the cluster that an earlier rule denies from an ingress rule. Rules of the tier Admin deny the pods among
 /// them. Returns false if the rest cannot be written.
-fn subtract(step: &mut Step, deny: &Step, cache: &Cache) -> bool {
-    let blocks: Vec<IpNet> = match &deny.peers {
-        None => vec![Ipv4Net::default().into(), Ipv6Net::default().into()],
-        Some(peers) => {
-            let others = peers.iter().filter(|peer| !matches!(peer, Peer::Pods(_) | Peer::OwnNode));
-            let of = |peer: &Peer| match peer {
-                Peer::Block(IpBlock { cidr, except }) if except.is_empty() => Some(*cidr),
-                _ => None,
-            };
-            let Some(blocks) = others.map(of).collect() else { return false };
-            blocks
-        }
-    };
+pub(super) fn subtract(step: &mut Step, deny: &Step, cache: &Cache) -> bool {
+    let Some(blocks) = blocks(deny) else { return false };
     if blocks.is_empty() {
         return true;
     }
@@ -320,7 +324,10 @@ fn subtract(step: &mut Step, deny: &Step, cache: &Cache) -> bool {
         return false;
     }
     let all = [Ipv4Net::default().into(), Ipv6Net::default().into()];
-    let everybody = || all.map(|cidr| Peer::Block(IpBlock { cidr, except: Vec::new() })).to_vec();
+    let everybody = || match deny.peers {
+        None => vec![every_pod()],
+        Some(_) => all.map(|cidr| Peer::Block(IpBlock { cidr, except: Vec::new() })).to_vec(),
+    };
     let peers = step.peers.get_or_insert_with(everybody);
     let is_inside = |address| blocks.iter().any(|block| block.contains(&address));
     let has_pod = || cache.pods().any(|(_, pod)| pod.addresses.iter().copied().any(is_inside));

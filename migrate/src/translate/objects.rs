@@ -126,7 +126,7 @@ impl Maker<'_> {
         let (ports, of_ports) = self.say().ports(step);
         missing.extend(of_ports);
         let is_of_default = step.policy.rank.tier == Tier::NetworkPolicy;
-        if step.direction == Direction::Ingress && has_others(step) && !is_of_default {
+        if step.direction == Direction::Ingress && has_others(step) && !is_of_default && !step.is_said_by_networks {
             missing.push("a ClusterNetworkPolicy has only pods as sources".into());
         }
         for reason in &missing {

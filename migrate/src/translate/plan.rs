@@ -17,6 +17,7 @@ use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{ClusterPolicy, Direction, RuleAction, Tier};
 
 use super::default_tier;
+use super::outside;
 use super::report::Report;
 use super::terms::{Phase, Plan, Slot, Step, Zone, is_translated, rules};
 
@@ -50,7 +51,10 @@ pub(super) fn plan(direction: Direction, policies: &[Arc<ClusterPolicy>], cache:
         let zone = zone(&tier[0].1.rank.tier, &Tier::Admin);
         before.insert(0, ordered(direction, number, zone, tier, &before.concat()[..], report));
     }
-    plan.admin = before.concat();
+    let of_default = before.pop().unwrap_or_default();
+    let mut before = before.concat();
+    outside::plan(&mut before, &mut plan, cache, report);
+    plan.admin = [before, of_default].concat();
     plan
 }
 
@@ -83,6 +87,7 @@ fn ordered(
             let step = Step::of(policy, direction, rule, slot(Phase::Ordered, at));
             match step.action {
                 RuleAction::Pass => steps.extend(passed(step, later, report)),
+                RuleAction::Accept if report.refuse_requests(&step) => {}
                 RuleAction::Accept | RuleAction::Deny => steps.push(step),
             }
         }

@@ -1,6 +1,6 @@
 //! What the target cannot say, and what is equal in this cluster only.
 
-use bulkhead_control::object::{ClusterPolicyName, Position};
+use bulkhead_control::object::{ClusterPolicyName, Peer, Position, RuleAction};
 use bulkhead_control::source;
 use indexmap::{IndexMap, IndexSet};
 
@@ -52,6 +52,24 @@ impl Report {
     /// Adds a rule that the target cannot say, with the reason and the remedy.
     pub(super) fn refuse(&mut self, step: &Step, reason: String, help: impl Into<String>) {
         self.refused.entry(Remark::about(step, reason)).or_insert_with(|| help.into());
+    }
+
+    /// Adds an Accept after which rules about requests decide. Returns false if the step is none.
+    pub(super) fn refuse_requests(&mut self, step: &Step) -> bool {
+        let rule = step.rule.map(|rule| &super::terms::rules(&step.policy, step.direction)[rule]);
+        let Some(then) = rule.and_then(|rule| rule.then.as_ref()).filter(|_| step.action == RuleAction::Accept) else {
+            return false;
+        };
+        let reason = format!("{then} decide, which the target does not have");
+        self.refuse(step, reason, "enforce them in the application or a proxy, or remove them");
+        true
+    }
+
+    /// Adds that pods in the blocks of a Deny would show a difference: only NetworkPolicies leave out these blocks.
+    pub(super) fn only_here_by_blocks(&mut self, deny: &Step) {
+        if deny.peers.iter().flatten().any(|peer| matches!(peer, Peer::Block(_))) {
+            self.only_here(deny, "a pod with an address in the blocks that the rule denies");
+        }
     }
 
     /// Adds what would show a difference in another cluster.

@@ -72,6 +72,8 @@ pub(super) struct Step {
     pub(super) peers: Option<Vec<Peer>>,
     pub(super) ports: Option<Vec<PolicyPort>>,
     pub(super) slot: Slot,
+    /// Whether NetworkPolicies say what the step does with sources that are no pods.
+    pub(super) is_said_by_networks: bool,
 }
 
 impl Step {
@@ -87,6 +89,7 @@ impl Step {
             peers: rule.traffic.peers.clone(),
             ports: rule.traffic.ports.clone(),
             slot,
+            is_said_by_networks: false,
         }
     }
 
@@ -98,7 +101,8 @@ impl Step {
         slot: Slot,
     ) -> Self {
         let (subject, policy) = (policy.subject.clone(), policy.clone());
-        Self { policy, direction, rule: None, subject, action, peers: None, ports: None, slot }
+        let is_said_by_networks = false;
+        Self { policy, direction, rule: None, subject, action, peers: None, ports: None, slot, is_said_by_networks }
     }
 
     /// Whether no packet can match both steps.

@@ -180,6 +180,8 @@ fn policies_of_cilium_and_calico_at_the_server_are_counted_audited_and_enforced(
     };
     let (code, told) = explain("81");
     assert!(code == Some(1) && told.contains("CiliumNetworkPolicy default/web"), "{told}");
+    let (code, told) = lab.ask(&["wait", "ciliumnetworkpolicy/web"]);
+    assert!(code == Some(0) && told.contains("CiliumNetworkPolicy default/web is enforced"), "{told}");
     api.put(calico());
     within("the policy of Calico", || !connects(&lab, 80));
     let (code, told) = explain("80");

@@ -254,3 +254,21 @@ spec:
     let [out, err] = translated("requests", policy, 1, &[]);
     assert!(!out.contains("Accept") && err.contains("HTTP rules"), "{out}{err}");
 }
+
+#[test]
+fn egress_to_the_world_is_equal_by_construction_and_names_no_address_of_the_cluster() {
+    let policy = "
+apiVersion: cilium.io/v2
+kind: CiliumNetworkPolicy
+metadata: {name: out, namespace: shop}
+spec:
+  endpointSelector: {matchLabels: {app: web}}
+  egress:
+  - toEntities: [world]
+    toPorts: [{ports: [{port: \"443\", protocol: TCP}]}]
+  - toCIDRSet: [{cidr: 10.0.0.0/8, except: [10.9.0.0/16]}]
+";
+    let [out, err] = translated("out", policy, 0, &[]);
+    assert!(err.contains("every first packet") && err.contains("by construction"), "{err}");
+    assert!(out.contains("action: Pass") && !out.contains("10.1.0.") && !out.contains("192.168.0.1"), "{out}");
+}

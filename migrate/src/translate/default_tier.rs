@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{
-    ClusterPolicy, Direction, IpBlock, NamespaceScope, Order, Peer, PodPeer, Policy, PolicyRule, RuleAction,
+    ClusterPolicy, Direction, IpBlock, NamespaceScope, Order, Peer, PodPeer, Policy, PolicyRule, Region, RuleAction,
+    Tier,
 };
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::meet::{are_disjoint_peers, are_disjoint_pods, are_disjoint_ports, is_within_pods, is_within_ports};
+use super::meet::{
+    are_disjoint_peers, are_disjoint_pods, are_disjoint_ports, is_everyone, is_outside, is_within_pods, is_within_ports,
+};
 use super::report::Report;
 use super::terms::{
     Among, Network, Phase, Plan, Slot, Step, Zone, every_node, every_pod, is_translated, namespace_of, rules,
@@ -153,22 +156,30 @@ impl OfTier<'_> {
             if self.report.refuse_requests(step) {
                 continue;
             }
-            if let Some(step) = self.accept_names(step, admin) {
+            if let Some(step) = self.accept_outside(step, &steps[at + 1..], admin) {
                 self.accept(&step, &steps[..at], &steps[at + 1..], admin, networks);
             }
         }
     }
 
-    /// Accepts the domain names among the peers. They never mean pods and nodes, so a Pass of these comes first. Returns the step with the other
-    /// peers, if there are any.
-    fn accept_names(&self, step: &Step, admin: &mut Vec<Step>) -> Option<Step> {
+    /// Accepts the domain names and the addresses outside the cluster among the peers. They never mean pods and nodes, so a Pass of these comes
+    /// first. Returns the step with the other peers, if there are any.
+    fn accept_outside(&self, step: &Step, later: &[Placed], admin: &mut Vec<Step>) -> Option<Step> {
         let Some(peers) = &step.peers else { return Some(step.clone()) };
-        let (names, others): (Vec<Peer>, Vec<Peer>) = peers.iter().cloned().partition(has_names);
-        if !names.is_empty() {
-            let named = Step { slot: self.slot(Phase::Names, 0), peers: Some(names), ..step.clone() };
+        let is_last =
+            !later.iter().any(|later| later.is_kept && !later.step.is_apart(step)) && !is_passed(step, self.cache);
+        let (outside, others): (Vec<Peer>, Vec<Peer>) = peers.iter().cloned().partition(|peer| match peer {
+            Peer::Region(region) if self.direction == Direction::Egress => {
+                region.names().is_some() || (is_last && is_outside(region))
+            }
+            _ => false,
+        });
+        if !outside.is_empty() {
             let inside = Some(vec![every_pod(), every_node()]);
-            admin.push(Step { action: RuleAction::Pass, peers: inside, ports: None, ..named.clone() });
-            admin.push(named);
+            let peers = Some(outside.into_iter().map(without_inside).collect());
+            let accepted = Step { slot: self.slot(Phase::Outside, 0), peers, ..step.clone() };
+            admin.push(Step { action: RuleAction::Pass, peers: inside, ports: None, ..accepted.clone() });
+            admin.push(accepted);
         }
         (!others.is_empty()).then(|| Step { peers: Some(others), ..step.clone() })
     }
@@ -270,11 +281,24 @@ fn is_part(part: &ClusterPolicy, whole: &ClusterPolicy) -> bool {
     part.kind == whole.kind && part.name.split_once('#').is_some_and(|(name, _)| *name == *whole.name)
 }
 
-fn has_names(peer: &Peer) -> bool {
+/// Whether a ClusterNetworkPolicy of the state passes some egress of the step's pods, which then skips the end of Admin.
+fn is_passed(step: &Step, cache: &Cache) -> bool {
+    cache.cluster_policies().values().any(|policy| {
+        policy.rank.tier == Tier::Admin
+            && !is_translated(policy)
+            && policy.egress.iter().any(|rule| rule.action == RuleAction::Pass)
+            && !are_disjoint_pods(&policy.subject, &step.subject)
+    })
+}
+
+/// Returns a region without the conditions that it lacks all pods and all nodes.
+fn without_inside(peer: Peer) -> Peer {
     match peer {
-        Peer::Names(_) => true,
-        Peer::Region(region) => region.names().is_some(),
-        _ => false,
+        Peer::Region(region) => {
+            let none = region.none.iter().filter(|peer| !is_everyone(peer)).cloned().collect();
+            Peer::Region(Arc::new(Region { all: region.all.clone(), none }))
+        }
+        peer => peer,
     }
 }
 

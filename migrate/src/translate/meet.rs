@@ -103,15 +103,20 @@ fn are_disjoint_blocks(one: &IpNet, other: &IpNet) -> bool {
 
 /// Whether the region lacks all pods and all nodes.
 pub(super) fn is_outside(region: &Region) -> bool {
-    let every_pod = region.none.iter().any(|peer| {
-        let everything = |pods: &PodPeer| {
-            pods.filter.is_none()
-                && pods.pods.requirements().is_empty()
-                && selector_of(&pods.namespaces).requirements().is_empty()
-        };
-        matches!(peer, Peer::Pods(pods) if everything(pods))
-    });
-    every_pod && region.none.iter().any(|peer| matches!(peer, Peer::Nodes(of) if of.requirements().is_empty()))
+    let has = |is: fn(&Peer) -> bool| region.none.iter().any(|peer| is_everyone(peer) && is(peer));
+    has(|peer| matches!(peer, Peer::Pods(_))) && has(|peer| matches!(peer, Peer::Nodes(_)))
+}
+
+/// Whether the peer is all pods or all nodes.
+pub(super) fn is_everyone(peer: &Peer) -> bool {
+    match peer {
+        Peer::Pods(pods) => {
+            let namespaces = selector_of(&pods.namespaces);
+            pods.filter.is_none() && pods.pods.requirements().is_empty() && namespaces.requirements().is_empty()
+        }
+        Peer::Nodes(selector) => selector.requirements().is_empty(),
+        _ => false,
+    }
 }
 
 /// Whether no address can be in both peers.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use bulkhead_classifier::AddressSet;
-use bulkhead_control::object::{IpBlock, NamespaceScope, Peer, Pod, PodPeer, Region};
+use bulkhead_control::object::{IpBlock, Peer, Pod, PodPeer, Region};
 use bulkhead_control::selector::Selector;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -15,8 +15,8 @@ impl Say<'_> {
     /// Returns the peers of a region.
     pub(super) fn region(&mut self, step: &Step, region: &Region) -> Result<Vec<Peer>, String> {
         if let Some((names, rest)) = region.names() {
-            // Cilium's names. A Pass of pods and nodes comes first.
-            if !rest.all.is_empty() || rest.none.iter().any(|peer| !is_everyone(peer)) {
+            // Cilium's names, after a Pass of pods and nodes.
+            if !rest.all.is_empty() || !rest.none.is_empty() {
                 return Err("it names domains and another condition at once".into());
             }
             return self.peer(step, &Peer::Names(names.into()));
@@ -180,17 +180,5 @@ impl Say<'_> {
         self.report.only_here(step, "a node that this cluster does not have");
         let nodes = self.nodes(selector);
         nodes.prefixes().map(|cidr| Peer::Block(IpBlock { cidr, except: Vec::new() })).collect()
-    }
-}
-
-/// Whether the peer is all pods or all nodes.
-fn is_everyone(peer: &Peer) -> bool {
-    match peer {
-        Peer::Pods(pods) => {
-            let every = NamespaceScope::Selected(Selector::everything());
-            *pods == PodPeer { namespaces: every, pods: Selector::everything(), filter: None }
-        }
-        Peer::Nodes(selector) => *selector == Selector::everything(),
-        _ => false,
     }
 }

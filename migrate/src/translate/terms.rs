@@ -46,8 +46,8 @@ pub(super) enum Phase {
     NodesAccepted,
     /// Nodes that a policy's isolation denies.
     NodesDenied,
-    /// Domain names that a policy accepts, behind a Pass of pods and nodes.
-    Names,
+    /// Domain names and addresses outside the cluster that a policy accepts, behind a Pass of pods and nodes.
+    Outside,
     /// The end of a tier.
     End,
 }

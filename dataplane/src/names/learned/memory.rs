@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 
+use thin_vec::ThinVec;
+
 /// Inserts a value at an index. A full list grows by a quarter. If it doubled, most lists of a large table would be half empty.
-pub(super) fn insert<T>(list: &mut Vec<T>, at: usize, value: T) {
+pub(super) fn insert<T>(list: &mut ThinVec<T>, at: usize, value: T) {
     if list.len() == list.capacity() {
         list.reserve_exact(list.len() / 4 + 1);
     }
@@ -12,7 +14,7 @@ pub(super) fn insert<T>(list: &mut Vec<T>, at: usize, value: T) {
 }
 
 /// Shrinks a list to its length if it uses at most half of its capacity.
-pub(super) fn trim<T>(list: &mut Vec<T>) {
+pub(super) fn trim<T>(list: &mut ThinVec<T>) {
     if list.len() <= list.capacity() / 2 {
         list.shrink_to_fit();
     }
@@ -34,6 +36,11 @@ pub(super) const fn allocation(size: usize) -> usize {
 /// Returns the heap use of a list in bytes, without the memory to which its elements point.
 pub(super) const fn vec<T>(list: &Vec<T>) -> usize {
     allocation(list.capacity() * size_of::<T>())
+}
+
+/// Returns the heap use of a thin list in bytes, whose length and capacity are on the heap, too.
+pub(super) fn thin<T>(list: &ThinVec<T>) -> usize {
+    if list.capacity() == 0 { 0 } else { allocation(16 + list.capacity() * size_of::<T>()) }
 }
 
 /// Returns the heap use of a map in bytes, without the memory to which its entries point. A map has a power of two of places with a control

@@ -12,6 +12,7 @@
 use std::ops::Range;
 
 use ahash::AHashMap;
+use thin_vec::ThinVec;
 
 use super::NameId;
 use super::memory;
@@ -48,11 +49,12 @@ impl Keyed for Sliced {
     }
 }
 
-/// Records of holdings, each list in the order of their keys.
+/// Records of holdings, each list in the order of their keys. The lists are thin, because the tables of most addresses lie in maps, of whose
+/// places a quarter is empty.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    uniform: Vec<Uniform>,
-    sliced: Vec<Sliced>,
+    uniform: ThinVec<Uniform>,
+    sliced: ThinVec<Sliced>,
 }
 
 /// The effect of [`Table::learn`] on the number of holdings.
@@ -177,7 +179,7 @@ impl Table {
 
     /// Returns the estimated heap use in bytes.
     pub(super) fn bytes(&self) -> usize {
-        memory::vec(&self.uniform) + memory::vec(&self.sliced)
+        memory::thin(&self.uniform) + memory::thin(&self.sliced)
     }
 
     /// Adds a holder with this end, in seconds since 1970, to a key. `uniform` and `sliced` are the places of the key's records, of which

@@ -26,7 +26,7 @@ impl Texts {
     pub(super) fn set(&mut self, id: NameId, text: Arc<str>) {
         let pages = Arc::make_mut(&mut self.0);
         if id.slot() / PAGE == pages.len() {
-            memory::insert(pages, pages.len(), Arc::new(Page([const { None }; PAGE])));
+            pages.push(Arc::new(Page([const { None }; PAGE])));
         }
         if let Some(page) = pages.get_mut(id.slot() / PAGE) {
             Arc::make_mut(page).0[id.slot() % PAGE] = Some((id, text));

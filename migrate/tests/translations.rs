@@ -12,8 +12,11 @@ use bulkhead_control::reachability::{Protocol, Verdicts};
 use bulkhead_control::source::{ForeignKinds, Options, ServiceKinds, load_text};
 use bulkhead_migrate::translate::{Translation, after, translate};
 
-use crate::foreign::world::{ICMP, ICMPV6, Packet, World};
-use crate::foreign::{Policies, calico, cilium, kubernetes, text_of, verdict};
+use serde_json::{Value, json};
+
+use crate::foreign::kubernetes::{Action, Kubernetes};
+use crate::foreign::world::{Direction, ICMP, ICMPV6, Packet, Pod, World};
+use crate::foreign::{Policies, Trace, calico, cilium, text_of, verdict};
 use crate::random::Rng;
 
 /// Packets per cluster.
@@ -169,6 +172,83 @@ fn translations_of_cilium_are_equal_where_the_proof_says_so() {
 
 #[test]
 fn translations_of_policies_of_kubernetes_are_equal() {
-    let reached = check(1, 100, |rng, _| kubernetes::Kubernetes::random(rng, 5));
+    let reached = check(1, 100, |rng, _| Kubernetes::random(rng, 5));
     assert_eq!(reached["equal"], 100, "there is nothing to translate");
+}
+
+/// Policies of `policy.networking.k8s.io/v1alpha1`, which mean the same as ClusterNetworkPolicies with their rules.
+struct Older(Kubernetes);
+
+impl Older {
+    fn random(rng: &mut Rng) -> Self {
+        let mut policies = Kubernetes::random(rng, 5);
+        // A cluster has at most one BaselineAdminNetworkPolicy, which cannot pass.
+        let mut count = 0;
+        policies.cluster.retain(|policy| {
+            count += usize::from(!policy.is_admin);
+            policy.is_admin || count == 1
+        });
+        for policy in policies.cluster.iter_mut().filter(|policy| !policy.is_admin) {
+            policy.ingress.retain(|rule| rule.action != Action::Pass);
+            policy.egress.retain(|rule| rule.action != Action::Pass);
+        }
+        Self(policies)
+    }
+}
+
+/// Returns a ClusterNetworkPolicy in the form of `v1alpha1`. Other objects stay as they are.
+fn older(mut object: Value) -> Value {
+    if object["kind"] != "ClusterNetworkPolicy" {
+        return object;
+    }
+    let is_admin = object["spec"]["tier"] == "Admin";
+    let (name, kind) = match is_admin {
+        true => (object["metadata"]["name"].take(), "AdminNetworkPolicy"),
+        false => ("default".into(), "BaselineAdminNetworkPolicy"),
+    };
+    let mut spec = object["spec"].take();
+    let fields = spec.as_object_mut().unwrap();
+    for rule in fields.values_mut().filter_map(Value::as_array_mut).flatten() {
+        if rule["action"] == "Accept" {
+            rule["action"] = "Allow".into();
+        }
+        if let Some(protocols) = rule.as_object_mut().and_then(|rule| rule.remove("protocols")) {
+            rule["ports"] = protocols.as_array().into_iter().flatten().map(port).collect();
+        }
+    }
+    fields.remove("tier");
+    if !is_admin {
+        fields.remove("priority");
+    }
+    json!({"apiVersion": "policy.networking.k8s.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec})
+}
+
+/// Returns a protocol with ports of `v1alpha2` in the form of `v1alpha1`.
+fn port(protocol: &Value) -> Value {
+    let (name, of) = protocol.as_object().unwrap().iter().next().unwrap();
+    let (name, port) = (name.to_uppercase(), &of["destinationPort"]);
+    match port.get("range") {
+        Some(range) => json!({"portRange": {"protocol": name, "start": range["start"], "end": range["end"]}}),
+        None => json!({"portNumber": {"protocol": name, "port": port["number"]}}),
+    }
+}
+
+impl Policies for Older {
+    fn documents(&self) -> Vec<Value> {
+        self.0.documents().into_iter().map(older).collect()
+    }
+
+    fn decide(&self, world: &World, pod: &Pod, direction: Direction, packet: &Packet, trace: &mut Trace) -> bool {
+        self.0.decide(world, pod, direction, packet, trace)
+    }
+
+    fn smaller(&self) -> Vec<Self> {
+        self.0.smaller().into_iter().map(Self).collect()
+    }
+}
+
+#[test]
+fn translations_of_older_policies_of_kubernetes_are_equal() {
+    let reached = check(1_000, 100, |rng, _| Older::random(rng));
+    assert_eq!(reached["equal"], 100, "{reached:?}");
 }

@@ -131,6 +131,29 @@ impl Problem {
     pub(super) fn new(path: &FieldPath, text: impl Into<String>, help: impl Into<String>) -> Self {
         Self { path: path.clone(), text: text.into(), help: help.into() }
     }
+
+    /// Replaces the remedy if the problem quotes a placeholder: no correction of the value helps before it is filled in.
+    pub(super) fn tell_of_placeholder(&mut self) {
+        if let Some(help) = placeholder_help(&self.text) {
+            help.clone_into(&mut self.help);
+        }
+    }
+}
+
+/// Returns the remedy for an expression or variable of a template in a text. `None` without one.
+pub(super) fn template_help(text: &str) -> Option<&'static str> {
+    if text.contains("{{") {
+        return Some("this looks like a template: render it first (`helm template`)");
+    }
+    text.contains("${").then_some("this looks like a variable of a template: give it a value first (`envsubst`)")
+}
+
+/// Returns the remedy for a part of a template, or for a word in angle brackets, in a text. `None` without one.
+fn placeholder_help(text: &str) -> Option<&'static str> {
+    let is_word = |(word, _): (&str, &str)| word.starts_with(|c: char| c.is_ascii_alphabetic());
+    let mut brackets = text.split('<').skip(1).filter_map(|rest| rest.split_once('>'));
+    let help = "this looks like a placeholder: write your own value instead of the brackets";
+    template_help(text).or_else(|| brackets.any(is_word).then_some(help))
 }
 
 impl fmt::Display for Problem {

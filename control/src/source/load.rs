@@ -211,7 +211,10 @@ impl Loader {
         if matches!(self.options.templates, Templates::Read(_)) {
             self.loaded.declared_ports.extend(declared_ports);
         }
-        problems.iter_mut().for_each(|problem| problem.help.push_str(consequence));
+        for problem in &mut problems {
+            problem.tell_of_placeholder();
+            problem.help.push_str(consequence);
+        }
         let lists = [
             (severity, problems),
             (Severity::Warning, warnings),

@@ -4,7 +4,7 @@ use serde::de::IgnoredAny;
 use serde_saphyr::Spanned;
 
 use super::document::{Document, MAX_OBJECTS};
-use super::error::quoted;
+use super::error::{quoted, template_help};
 use super::json::JsonTokens;
 pub(super) use super::locate::Syntax;
 use super::tree::{Entry, GIVEN_TWICE, Tree, line_number};
@@ -246,8 +246,8 @@ fn yaml_error(source: &str, error: &serde_saphyr::Error) -> SyntaxError {
         }
     };
     let written = line.and_then(|line| source.lines().nth(line.checked_sub(1)?));
-    if written.is_some_and(|written| written.contains("{{")) {
-        help = "this looks like a template: render it first (`helm template`)";
+    if let Some(rendering) = written.and_then(template_help) {
+        help = rendering;
     }
     SyntaxError { line, text, help: help.to_owned() }
 }

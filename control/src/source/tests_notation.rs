@@ -151,6 +151,30 @@ fn a_syntax_error_is_an_error_in_both_modes_with_its_line() {
 }
 
 #[test]
+fn a_placeholder_is_to_be_filled_in() {
+    let policy = |name: &str, key: &str, port: &str| {
+        format!(
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
+             podSelector: {{matchLabels: {{{key}}}}}\n  ingress: [{{ports: [{{port: {port}}}]}}]\n"
+        )
+    };
+    for (text, parts) in [
+        (policy("'{{ .Name }}'", "", "80"), ["metadata.name: invalid name \"{{ .Name }}\"", "`helm template`"]),
+        (policy("'${NAME}'", "", "80"), ["metadata.name: invalid name \"${NAME}\"", "`envsubst`"]),
+        (policy("a", "a: '<your app>'", "80"), ["matchLabels.a: invalid label value \"<your app>\"", "own value"]),
+        (policy("a", "", "'${PORT}'"), ["ports[0].port: invalid port name \"${PORT}\"", "`envsubst`"]),
+        (policy("a", "a: 'b>c<d'", "80"), ["matchLabels.a: invalid label value", "up to 63 letters"]),
+        ("a: ${A}: ${B}\n".to_owned(), ["t.yaml:1: ", "`envsubst`"]),
+    ] {
+        let errors = load_text("t.yaml", &text, Strictness::Strict).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| errors.contains(part)), "{errors}");
+    }
+    let closed = load_text("t.yaml", &policy("a", "", "'${PORT}'"), Strictness::Lenient).unwrap();
+    let told = closed.warnings.to_string();
+    assert!(told.contains("(`envsubst`)") && !told.ends_with("(`envsubst`)"), "the consequence stays: {told}");
+}
+
+#[test]
 fn a_syntax_error_in_json_is_told_in_terms_of_json() {
     for (file, text, expected) in [
         ("t.json", "{\"a\": [1,], \"b\": ]}", "t.json:1: trailing comma"),

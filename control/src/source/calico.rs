@@ -154,7 +154,11 @@ fn selector(text: Option<&str>, allows_global: bool, path: &FieldPath, findings:
             findings.problem(path, "`global()` cannot be used here", help);
         }
         Err(error) => {
-            let help = "write for example `app == 'web' && tier in {'a', 'b'}`";
+            let help = match text.contains(['\n', '\r']) {
+                // Calico takes only spaces and tabs as white space.
+                true => "write it in one line, or after `>-` with equal indentation: a selector has no line breaks",
+                false => "write for example `app == 'web' && tier in {'a', 'b'}`",
+            };
             findings.problem(path, format!("invalid selector {}: {error}", quoted(text)), help);
         }
     }

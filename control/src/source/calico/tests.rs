@@ -112,6 +112,7 @@ fn each_fault_of_a_rule_names_field_and_remedy() {
         ("{}", ["missing field `action`", "Allow, Deny, Pass or Log"]),
         ("{action: Allow, source: {selectr: a}}", ["unknown field `selectr`", "did you mean `selector`?"]),
         ("{action: Allow, source: {selector: a = 'x'}}", ["source.selector: invalid selector", "app == 'web'"]),
+        (r#"{action: Allow, source: {selector: "a == 'x'\n"}}"#, ["source.selector: invalid selector", "`>-`"]),
         ("{action: Allow, source: {selector: 'global()'}}", ["`global()` cannot be used here", "`namespaceSelector`"]),
         ("{action: Allow, source: {namespaceSelector: 'global() || has(a)'}}", ["cannot be combined", "alone"]),
         ("{action: Allow, source: {nets: [10.0.0.0/33]}}", ["source.nets[0]: invalid block", "0 to 32"]),

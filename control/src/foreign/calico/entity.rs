@@ -12,6 +12,9 @@ impl Families {
     /// Both families.
     pub const BOTH: Self = Self { v4: true, v6: true };
 
+    /// No family.
+    pub const NONE: Self = Self { v4: false, v6: false };
+
     /// Returns the families that are in both sets.
     pub const fn and(self, other: Self) -> Self {
         Self { v4: self.v4 && other.v4, v6: self.v6 && other.v6 }

@@ -1,5 +1,6 @@
 //! Reads rules of Calico's policies.
 
+use ipnet::IpNet;
 use serde_json::Value;
 
 use super::super::error::{Findings, Problem, quoted};
@@ -68,7 +69,10 @@ impl Reader<'_> {
             self.findings.problem(&base.key("http"), "`http` cannot be used here", help);
         }
         let has_http = raw.http.is_some();
-        Some(Rule { action: action?, families: families?, ports, source, destination, has_http })
+        let own = if self.direction == Direction::Ingress { &destination } else { &source };
+        // No packet of another endpoint has a loopback address of this one.
+        let families = families?.and(if is_loopback(&own.nets) { Families::NONE } else { Families::BOTH });
+        Some(Rule { action: action?, families, ports, source, destination, has_http })
     }
 
     fn action(&mut self, text: Option<&str>, base: &FieldPath) -> Option<Action> {
@@ -109,7 +113,10 @@ impl Reader<'_> {
         let not_nets = objects::nets(raw.not_nets.as_deref(), &base.key("notNets"), self.findings);
         let accounts =
             raw.service_accounts.as_ref().map(|Mapping(raw)| self.accounts(raw, &base.key("serviceAccounts")));
-        if is_own && !(nets.is_empty() && not_nets.is_empty()) {
+        if is_own && is_loopback(&nets) && not_nets.is_empty() {
+            let help = "remove the rule, if the policy is about pods alone";
+            self.findings.warning(base, "traffic to a loopback address does not leave the pod", help);
+        } else if is_own && !(nets.is_empty() && not_nets.is_empty()) {
             let help = "select the policy's own pods by `selector`";
             self.findings.problem(base, "addresses of the policy's own pods cannot be matched", help);
         }
@@ -151,4 +158,13 @@ impl Reader<'_> {
         };
         Some(ServiceName::new(namespace, name))
     }
+}
+
+/// Whether there are blocks, and all of them are of loopback addresses. Policies of nodes often allow these in every direction.
+fn is_loopback(nets: &[IpNet]) -> bool {
+    let in_loopback = |net: &IpNet| match net {
+        IpNet::V4(net) => net.addr().is_loopback() && net.prefix_len() >= 8,
+        IpNet::V6(net) => net.addr().is_loopback() && net.prefix_len() == 128,
+    };
+    !nets.is_empty() && nets.iter().all(in_loopback)
 }

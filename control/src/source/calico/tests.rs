@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use super::super::tests::messages;
 use super::super::{ForeignKinds, Loaded, Options, SourceErrors, Strictness, load_text};
 use crate::foreign::ForeignObject;
-use crate::foreign::calico::{Action, Policy};
+use crate::foreign::calico::{Action, Families, Policy};
 use crate::object::Object;
 
 fn load(text: &str, strictness: Strictness) -> Result<Loaded, SourceErrors> {
@@ -209,6 +209,14 @@ fn what_decides_nothing_about_pods_is_passed_over_with_a_warning() {
     assert!(host.contains("Calico HostEndpoint p: traffic of host endpoints is not judged"), "{host}");
     let idle = warnings(&document("NetworkPolicy", "{types: [Ingress], egress: [{action: Allow}]}")).join("");
     assert!(idle.contains("spec.egress: these rules have no effect"), "{idle}");
+    let loopback = "{ingress: [{action: Deny, destination: {nets: [127.0.0.0/8, '::1']}}, {action: Allow}]}";
+    let loaded = load(&document("GlobalNetworkPolicy", loopback), Strictness::Strict).unwrap();
+    let text = messages(&loaded.warnings).join("");
+    assert!(text.contains("spec.ingress[0].destination: traffic to a loopback address"), "{text}");
+    let families: Vec<_> = policies(&loaded)[0].ingress.iter().map(|rule| rule.families).collect();
+    assert_eq!(families, [Families::NONE, Families::BOTH]);
+    let wider = "{ingress: [{action: Allow, destination: {nets: [127.0.0.0/8, 10.0.0.0/8]}}]}";
+    assert!(errors("GlobalNetworkPolicy", wider).contains("addresses of the policy's own pods"));
     let staged =
         warnings(&document("StagedKubernetesNetworkPolicy", "{podSelector: {}, stagedAction: Delete}")).join("");
     assert!(staged.contains("passed over"), "{staged}");

@@ -8,6 +8,15 @@ use super::{Entity, Families, Selector, pods};
 use crate::foreign::{Needs, Surroundings};
 use crate::object::{IpBlock, Peer, Region};
 
+/// What an entity's peers contain beside pods.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct With {
+    /// Whether selectors also select the blocks of sets of networks.
+    pub(super) sets: bool,
+    /// Whether domain names are among the peers, also those of sets.
+    pub(super) names: bool,
+}
+
 impl Families {
     /// Both families.
     pub const BOTH: Self = Self { v4: true, v6: true };
@@ -81,20 +90,21 @@ impl Entity {
         needs
     }
 
-    /// Whether a selector of the entity selects a set of networks, whose addresses have no named ports.
+    /// Whether the entity has addresses of a set of networks or of domain names, which have no named ports.
     pub(super) fn has_sets(&self, namespace: Option<&str>, surroundings: &Surroundings) -> bool {
         let is_limited = self.endpoints(namespace).is_some();
-        is_limited
-            && self.condition(namespace).is_some_and(|selector| !pods::blocks(&selector, surroundings).is_empty())
+        let has_any = |selector: &Selector| {
+            !pods::blocks(selector, surroundings).is_empty() || !pods::names(selector, surroundings).is_empty()
+        };
+        !self.names.is_empty() || is_limited && self.condition(namespace).is_some_and(|selector| has_any(&selector))
     }
 
-    /// Returns the peers at which the entity is the other end of the traffic. `None` for every address. Does not look at `service`. Without
-    /// `with_sets`, selectors select pods only.
+    /// Returns the peers at which the entity is the other end of the traffic. `None` for every address. Does not look at `service`.
     pub(super) fn peers(
         &self,
         namespace: Option<&str>,
         families: Families,
-        with_sets: bool,
+        with: With,
         surroundings: &Surroundings,
     ) -> Option<Vec<Peer>> {
         let selected = |selector: &Selector, with_sets: bool| {
@@ -111,20 +121,39 @@ impl Entity {
         }
         // Beside other selectors, `notSelector` is a condition on the same endpoint: a set that it matches excludes no pod in the set's blocks.
         // Source: `felix/calc/rule_scanner.go`, `combineMatchesIfPossible`.
-        let mut none = Vec::new();
-        match (self.endpoints(namespace), &self.not_selector) {
-            (Some(_), _) => all.extend(self.condition(namespace).map(|selector| selected(&selector, with_sets))),
-            (None, Some(selector)) => none = selected(selector, true),
-            (None, None) => {}
+        let (mut names, mut none) = (self.names.clone(), Vec::new());
+        let chosen = match (self.endpoints(namespace), &self.not_selector) {
+            _ if !names.is_empty() => Some(Vec::new()),
+            (Some(_), _) => self.condition(namespace).map(|selector| {
+                names = pods::names(&selector, surroundings);
+                selected(&selector, with.sets)
+            }),
+            (None, Some(selector)) => {
+                none = selected(selector, true);
+                None
+            }
+            (None, None) => None,
+        };
+        if !with.names || names.is_empty() {
+            all.extend(chosen);
+            return in_all(all, none);
         }
-        if all.iter().any(Vec::is_empty) {
-            return Some(Vec::new());
-        }
-        match (&mut *all, none.is_empty()) {
-            ([], true) => None,
-            ([one], true) => Some(std::mem::take(one)),
-            _ => Some(vec![Peer::Region(Arc::new(Region { all, none }))]),
-        }
+        // Domain names are a peer of their own: within a region, they do not stand beside pods and blocks.
+        let by_name = in_all([all.clone(), vec![vec![Peer::Names(names.into())]]].concat(), none.clone());
+        all.extend(chosen);
+        in_all(all, none).map(|peers| peers.into_iter().chain(by_name.into_iter().flatten()).collect())
+    }
+}
+
+/// Returns the peers for the addresses that are in each of the unions `all` and in no peer of `none`. `None` for every address.
+fn in_all(mut all: Vec<Vec<Peer>>, none: Vec<Peer>) -> Option<Vec<Peer>> {
+    if all.iter().any(Vec::is_empty) {
+        return Some(Vec::new());
+    }
+    match (&mut *all, none.is_empty()) {
+        ([], true) => None,
+        ([one], true) => Some(std::mem::take(one)),
+        _ => Some(vec![Peer::Region(Arc::new(Region { all, none }))]),
     }
 }
 

@@ -108,8 +108,17 @@ pub(super) fn of(selector: &Selector, surroundings: &Surroundings) -> Option<Pod
 
 /// Returns the blocks of the sets of networks that the selector selects.
 pub(super) fn blocks(selector: &Selector, surroundings: &Surroundings) -> Vec<Peer> {
-    let sets = surroundings.network_sets.values().filter(|set| selects(selector, set, surroundings));
-    sets.flat_map(|set| &set.nets).map(|&cidr| Peer::Block(IpBlock { cidr, except: Vec::new() })).collect()
+    let nets = sets(selector, surroundings).flat_map(|set| &set.nets);
+    nets.map(|&cidr| Peer::Block(IpBlock { cidr, except: Vec::new() })).collect()
+}
+
+/// Returns the patterns of domain names of the sets of networks that the selector selects.
+pub(super) fn names(selector: &Selector, surroundings: &Surroundings) -> Vec<Arc<str>> {
+    sets(selector, surroundings).flat_map(|set| &set.names).cloned().collect()
+}
+
+fn sets<'a>(selector: &'a Selector, surroundings: &'a Surroundings) -> impl Iterator<Item = &'a NetworkSet> {
+    surroundings.network_sets.values().filter(|set| selects(selector, set, surroundings))
 }
 
 fn selects(selector: &Selector, set: &NetworkSet, surroundings: &Surroundings) -> bool {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::entity::With;
 use super::{Action, Entity, Families, Rule, services};
 use crate::foreign::{Needs, Surroundings};
 use crate::object::{ClusterRule, Peer, PolicyPort, PolicyRule, RuleAction};
@@ -65,7 +66,8 @@ impl Rule {
             let endpoints = services::endpoints(service, with_ports, &self.ports, families, surroundings);
             return endpoints.into_iter().map(|(peers, ports)| rule((Some(peers), ports))).collect();
         }
-        let peers = |with_sets| other.peers(namespace, families, with_sets, surroundings);
+        let is_open = direction == Direction::Egress && self.action == Action::Allow;
+        let peers = |sets| other.peers(namespace, families, With { sets, names: sets && is_open }, surroundings);
         let is_named = |port: &PolicyPort| matches!(port, PolicyPort::Named { .. });
         let has_named = self.ports.iter().flatten().any(is_named);
         if direction == Direction::Egress && has_named && other.has_sets(namespace, surroundings) {
@@ -73,7 +75,7 @@ impl Rule {
             let (named, numbered): (Vec<_>, Vec<_>) = self.ports.iter().flatten().cloned().partition(is_named);
             let lists = [(true, numbered), (false, named)];
             let lists = lists.into_iter().filter(|(_, ports)| !ports.is_empty());
-            return lists.map(|(with_sets, ports)| rule((peers(with_sets), Some(ports)))).collect();
+            return lists.map(|(sets, ports)| rule((peers(sets), Some(ports)))).collect();
         }
         vec![rule((peers(true), self.ports.clone()))]
     }

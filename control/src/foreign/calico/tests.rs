@@ -1,5 +1,6 @@
 //! Tests of the rules of meaning: each reads policies with a small cluster, and asks for verdicts on first packets.
 
+mod names;
 mod order;
 mod packets;
 mod selectors;

@@ -69,6 +69,9 @@ pub struct NetworkSet {
     pub labels: Labels,
     /// The blocks.
     pub nets: Vec<IpNet>,
+    /// The patterns of domain names, of Calico's commercial products. Only rules that allow egress match their addresses.
+    #[serde(default)]
+    pub names: Vec<Arc<str>>,
 }
 
 impl Policy {
@@ -127,6 +130,10 @@ pub struct Entity {
     pub namespaces: Option<Selector>,
     /// The endpoint has such a service account. `None` without this condition.
     pub accounts: Option<Accounts>,
+    /// The pod has learned the address for a domain name that one of these patterns matches. Empty without this condition. Only destinations of
+    /// rules that allow egress have it, and beside it only `not_nets`. From Calico's commercial products.
+    #[serde(default)]
+    pub names: Vec<Arc<str>>,
     /// The address is an endpoint of this Service. `None` without this condition. Excludes all others.
     pub service: Option<ServiceName>,
 }

@@ -1,5 +1,8 @@
 //! Reads the objects that Calico's policies refer to.
 
+use std::sync::Arc;
+
+use bulkhead_classifier::NamePattern;
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -58,13 +61,19 @@ pub(super) fn network_set(kind: ForeignKind, value: &Value, group: Group) -> Rea
     let mut findings = Findings::default();
     let identity = identity(kind, value, group, &mut findings);
     let spec = spec::<RawNetworkSet>(value, &mut findings);
-    let nets = spec.map(|spec| nets(spec.nets.as_deref(), &FieldPath::of("spec").key("nets"), &mut findings));
+    let base = FieldPath::of("spec");
     let name = identity.as_ref().map(|identity| identity.name.clone());
-    let set = identity.zip(nets).map(|(identity, nets)| NetworkSet {
+    let members = spec.map(|spec| {
+        let nets = nets(spec.nets.as_deref(), &base.key("nets"), &mut findings);
+        let path = base.key("allowedEgressDomains");
+        (nets, names(spec.allowed_egress_domains.as_deref(), &path, &mut findings))
+    });
+    let set = identity.zip(members).map(|(identity, (nets, names))| NetworkSet {
         name: identity.name,
         namespace: identity.namespace,
         labels: identity.labels,
         nets,
+        names,
     });
     finished(kind, value, name, set.map(ForeignObject::CalicoNetworkSet), findings, Outcome::Unreadable)
 }
@@ -84,6 +93,7 @@ pub(super) fn host_endpoint(value: &Value, group: Group) -> Read {
         namespace: None,
         labels: identity.labels,
         nets,
+        names: Vec::new(),
     });
     if findings.problems.is_empty() {
         let help = "protect the node by other means; as a peer of pods, its addresses count";
@@ -102,6 +112,19 @@ pub(super) fn nets(texts: Option<&[String]>, base: &FieldPath, findings: &mut Fi
         }
     };
     texts.unwrap_or_default().iter().enumerate().filter_map(block).collect()
+}
+
+/// Returns the patterns of domain names of a list. The star of `*.example.com` matches one or more labels, as in Calico.
+pub(super) fn names(texts: Option<&[String]>, base: &FieldPath, findings: &mut Findings) -> Vec<Arc<str>> {
+    let name = |(at, text): (usize, &String)| match text.trim().parse::<NamePattern>() {
+        Ok(pattern) if !pattern.is_glob() => Some(pattern.to_string().into()),
+        _ => {
+            let help = "write a name such as www.example.com or *.example.com";
+            findings.problem(&base.index(at), format!("unsupported domain name {}", quoted(text)), help);
+            None
+        }
+    };
+    texts.unwrap_or_default().iter().enumerate().filter_map(name).collect()
 }
 
 #[derive(serde::Deserialize)]

@@ -87,6 +87,8 @@ pub(super) struct RawEntity {
     pub(super) selector: Option<String>,
     pub(super) not_selector: Option<String>,
     pub(super) namespace_selector: Option<String>,
+    /// Of Calico's commercial products.
+    pub(super) domains: Option<Vec<String>>,
     pub(super) services: Part<RawService>,
     pub(super) service_accounts: Part<RawAccounts>,
     pub(super) ports: Option<Vec<PortRef>>,
@@ -122,6 +124,8 @@ pub(super) struct RawTier {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawNetworkSet {
     pub(super) nets: Option<Vec<String>>,
+    /// Of Calico's commercial products.
+    pub(super) allowed_egress_domains: Option<Vec<String>>,
 }
 
 /// The fields used of a `HostEndpointSpec`.

@@ -57,6 +57,9 @@ impl Reader<'_> {
                 self.findings.problem(&base.key("source").key(field), "ports of the source cannot be matched", help);
             }
         }
+        let names_destination = self.direction == Direction::Egress && action == Some(Action::Allow);
+        self.check_names(source_of, false, &base.key("source"));
+        self.check_names(destination_of, names_destination, &base.key("destination"));
         let ports = ports::read(raw, destination_of, base, self.findings);
         if destination.service.is_some()
             && [&destination_of.ports, &destination_of.not_ports].iter().any(|ports| ports.is_some())
@@ -129,7 +132,26 @@ impl Reader<'_> {
             self.service(service, is_own, &base.key("services"))
         });
         let accounts = accounts.filter(|accounts| !accounts.names.is_empty() || accounts.selector.is_some());
-        Entity { nets, not_nets, selector: own, not_selector: not, namespaces, accounts, service }
+        let names = objects::names(raw.domains.as_deref(), &base.key("domains"), self.findings);
+        Entity { nets, not_nets, selector: own, not_selector: not, namespaces, accounts, names, service }
+    }
+
+    /// Checks that domain names stand where Calico permits them.
+    fn check_names(&mut self, raw: &RawEntity, is_permitted: bool, base: &FieldPath) {
+        if raw.domains.as_ref().is_none_or(Vec::is_empty) {
+            return;
+        }
+        if !is_permitted {
+            let help = "write them in the destination of an egress rule with `action: Allow`; deny by `nets`";
+            self.findings.problem(&base.key("domains"), "domain names cannot be used here", help);
+        }
+        let selectors = [&raw.selector, &raw.not_selector, &raw.namespace_selector];
+        let has_selector = selectors.into_iter().flatten().any(|text| !text.is_empty());
+        let has_nets = raw.nets.as_ref().is_some_and(|nets| !nets.is_empty());
+        if has_selector || has_nets || raw.service_accounts.is_some() || raw.services.is_some() {
+            let help = "write two rules";
+            self.findings.problem(base, "`domains` cannot be combined with selectors and nets", help);
+        }
     }
 
     fn accounts(&mut self, raw: &RawAccounts, base: &FieldPath) -> Accounts {

@@ -124,6 +124,36 @@ fn each_fault_of_a_rule_names_field_and_remedy() {
         let text = rule_error(rule);
         assert!(parts.iter().all(|part| text.contains(part)), "{rule}\n{text}");
     }
+    for (rule, parts) in [
+        (
+            "egress: [{action: Deny, destination: {domains: [a.io]}}]",
+            ["destination.domains: domain names cannot be used here", "`action: Allow`"],
+        ),
+        (
+            "egress: [{action: Allow, source: {domains: [a.io]}}]",
+            ["source.domains: domain names cannot", "destination of an egress rule"],
+        ),
+        ("ingress: [{action: Allow, source: {domains: [a.io]}}]", ["source.domains: domain names cannot", "egress"]),
+        (
+            "egress: [{action: Allow, destination: {domains: [a.io], selector: has(a)}}]",
+            ["destination: `domains` cannot be combined", "two rules"],
+        ),
+        (
+            "egress: [{action: Allow, destination: {domains: [a.io], nets: [10.0.0.0/8]}}]",
+            ["`domains` cannot be combined", "two rules"],
+        ),
+        (
+            "egress: [{action: Allow, destination: {domains: [a.io, 'www.*.io']}}]",
+            ["destination.domains[1]: unsupported domain name \"www.*.io\"", "*.example.com"],
+        ),
+        (
+            "egress: [{action: Allow, destination: {domains: ['matchPattern:a']}}]",
+            ["domains[0]: unsupported", "www.example.com"],
+        ),
+    ] {
+        let text = errors("NetworkPolicy", &format!("{{{rule}}}"));
+        assert!(parts.iter().all(|part| text.contains(part)), "{rule}\n{text}");
+    }
     let egress = errors("NetworkPolicy", "{egress: [{action: Allow, http: {}}]}");
     assert!(egress.contains("spec.egress[0].http: `http` cannot be used here"), "{egress}");
     let with_ports =
@@ -157,7 +187,12 @@ fn each_fault_of_a_policy_or_another_object_names_field_and_remedy() {
         ("Tier", "{defaultAction: Allow}", ["spec.defaultAction: unknown action \"Allow\"", "write Deny or Pass"]),
         ("Tier", "{orders: 1}", ["unknown field `orders`", "did you mean `order`?"]),
         ("NetworkSet", "{nets: [10.0.0.0/8, x]}", ["spec.nets[1]: invalid address", "help"]),
-        ("GlobalNetworkSet", "{allowedEgressDomains: [a.b]}", ["unknown field `allowedEgressDomains`", "remove it"]),
+        ("GlobalNetworkSet", "{priority: 1}", ["unknown field `priority`", "remove it"]),
+        (
+            "NetworkSet",
+            "{allowedEgressDomains: ['a b']}",
+            ["spec.allowedEgressDomains[0]: unsupported", "*.example.com"],
+        ),
     ] {
         let text = errors(kind, spec);
         assert!(parts.iter().all(|part| text.contains(part)), "{kind} {spec}\n{text}");

@@ -813,6 +813,65 @@ spec:
 }
 
 #[test]
+fn domain_names_open_the_addresses_that_the_pod_has_resolved() {
+    let objects = |rules: &str| {
+        format!(
+            "
+apiVersion: projectcalico.org/v3
+kind: Tier
+metadata: {{name: first}}
+spec: {{order: 1}}
+---
+apiVersion: projectcalico.org/v3
+kind: GlobalNetworkSet
+metadata: {{name: set, labels: {{to: known}}}}
+spec: {{nets: [198.51.100.0/24], allowedEgressDomains: ['*.example.org', example.net]}}
+---
+apiVersion: projectcalico.org/v3
+kind: NetworkPolicy
+metadata: {{namespace: a, name: first.names}}
+spec:
+  tier: first
+  selector: app == 'db'
+  types: [Egress]
+  egress:
+{rules}
+"
+        )
+    };
+    check(
+        &objects(
+            "  - {action: Deny, destination: {nets: [203.0.113.9/32]}}
+  - {action: Allow, protocol: TCP, destination: {domains: [Example.com], ports: [443]}}",
+        ),
+        "allow a/db -> 203.0.113.1=example.com TCP 443
+         deny a/db -> 203.0.113.1=example.com TCP 80
+         deny a/db -> 203.0.113.1=www.example.com TCP 443
+         deny a/db -> 203.0.113.1 TCP 443
+         deny a/db -> 203.0.113.9=example.com TCP 443",
+    );
+    let set = "destination: {selector: to == 'known', namespaceSelector: global()}";
+    check(
+        &objects(&format!("  - {{action: Allow, {set}}}")),
+        "allow a/db -> 203.0.113.1=a.b.example.org TCP 443
+         allow a/db -> 203.0.113.1=example.net UDP 53
+         allow a/db -> 198.51.100.1 TCP 443
+         deny a/db -> 203.0.113.1=example.org TCP 443
+         deny a/db -> 203.0.113.1 TCP 443",
+    );
+    // The names of a set have no effect where a rule denies.
+    check(
+        &objects(&format!("  - {{action: Deny, {set}}}\n  - {{action: Allow}}")),
+        "allow a/db -> 203.0.113.1=example.net TCP 443
+         deny a/db -> 198.51.100.1 TCP 443",
+    );
+    refused(
+        &objects("  - {action: Deny, destination: {domains: [example.com]}}"),
+        &["spec.egress[0].destination.domains", "cannot be used here"],
+    );
+}
+
+#[test]
 fn what_cannot_be_read_is_refused_with_its_field() {
     let namespaced = |spec: &str| {
         format!(

@@ -17,6 +17,9 @@ pub(super) struct RawObject {
     metadata: IgnoredAny,
     #[serde(default)]
     status: IgnoredAny,
+    /// Beside the metadata in policies of Cilium's older guides. An API server drops it.
+    #[serde(default)]
+    description: IgnoredAny,
     pub(super) spec: Option<Value>,
     pub(super) specs: Option<Vec<Value>>,
 }

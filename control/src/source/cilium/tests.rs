@@ -236,6 +236,10 @@ fn what_has_no_effect_is_a_warning() {
         ))
         .is_empty()
     );
+    // Cilium's older guides have the description beside the metadata.
+    let beside =
+        warnings(&policy("CiliumNetworkPolicy", "description: x\nspec: {endpointSelector: {}, ingress: [{}]}"));
+    assert!(beside.is_empty(), "{beside:?}");
 }
 
 #[test]

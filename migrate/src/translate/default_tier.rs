@@ -196,8 +196,13 @@ impl OfTier<'_> {
         let network = networks.iter_mut().find(|network| {
             network.policy.rank.name == step.policy.rank.name || is_part(&step.policy, &network.policy)
         });
-        let is_own_node = |peer: &Peer| matches!(peer, Peer::OwnNode) && self.direction == Direction::Egress;
-        let is_first = later.iter().any(wins) || step.peers.iter().flatten().any(is_own_node);
+        // NetworkPolicies have no domain names, and never deny the pod's own node.
+        let is_of_admin = |peer: &Peer| match peer {
+            Peer::Names(_) => true,
+            Peer::OwnNode => self.direction == Direction::Egress,
+            _ => false,
+        };
+        let is_first = later.iter().any(wins) || step.peers.iter().flatten().any(is_of_admin);
         match (network, self.direction) {
             (None, _) => {
                 if self.direction == Direction::Ingress && has_others(step) {

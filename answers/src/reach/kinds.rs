@@ -15,7 +15,7 @@ use anyhow::Context;
 use bulkhead_classifier::ServiceSet;
 use bulkhead_control::origin::Direction;
 use bulkhead_control::pipeline::Pipeline;
-use bulkhead_control::reachability::{ClassId, Reachability, Traits};
+use bulkhead_control::reachability::{ClassId, Reachability, Source, Traits};
 
 use super::ends::{NamedEnd, Place};
 use crate::args::PortProtocol;
@@ -145,34 +145,37 @@ impl<'a> Kinds<'a> {
         let mut answers = Vec::with_capacity(count * count);
         for from in 0..count {
             let is_of_family = port.is_of_family(self.is_ipv4(from));
+            let sources: Vec<Source<'_>> = views.iter().map(|view| view.source(&self.all[from])).collect();
             answers.extend((0..count).map(|to| match is_of_family && self.are_askable(from, to) {
-                true => self.answer(&views, from, to),
+                true => self.answer(&views, &sources, from, to),
                 false => Answer::NONE,
             }));
         }
         Table { count, answers }
     }
 
-    fn answer(&self, views: &[View<'_>], from: usize, to: usize) -> Answer {
-        let reached = |passes: &dyn Fn(&View<'_>) -> bool| {
-            // The first view is that of the enforced policies.
-            match (views.first().is_some_and(passes), views.iter().all(passes)) {
-                (false, _) => Reached::No,
-                (true, false) => Reached::Audited,
-                (true, true) => Reached::Yes,
-            }
-        };
+    fn answer(&self, views: &[View<'_>], sources: &[Source<'_>], from: usize, to: usize) -> Answer {
         let (source, destination) = (&self.all[from], &self.all[to]);
         if destination.place == Place::Nowhere {
             return Answer::NONE;
         }
-        let elsewhere = reached(&|view| view.passes(source, destination));
+        let elsewhere = reached(views.iter().zip(sources).map(|(view, source)| view.passes(source, destination)));
+        let own_node = |pair, way| reached(views.iter().map(|view| view.passes_own_node(pair, way)));
         let own_node = match (source.place, destination.place) {
-            (Place::Pod, Place::Host) => reached(&|view| view.passes_own_node((from, to), Direction::Egress)),
-            (Place::Host, Place::Pod) => reached(&|view| view.passes_own_node((to, from), Direction::Ingress)),
+            (Place::Pod, Place::Host) => own_node((from, to), Direction::Egress),
+            (Place::Host, Place::Pod) => own_node((to, from), Direction::Ingress),
             _ => elsewhere,
         };
         Answer { elsewhere, own_node }
+    }
+}
+
+/// Returns the verdict, given whether a connection passes in each variant of the policies, of which the first is the enforced one.
+fn reached(mut passes: impl Iterator<Item = bool>) -> Reached {
+    match (passes.next() == Some(true), passes.all(|passes| passes)) {
+        (false, _) => Reached::No,
+        (true, false) => Reached::Audited,
+        (true, true) => Reached::Yes,
     }
 }
 
@@ -212,11 +215,13 @@ impl<'a> View<'a> {
         Self { variant, state, own_nodes, port, lets_through }
     }
 
+    fn source(&self, from: &Kind) -> Source<'a> {
+        self.state.source(from.classes[self.variant])
+    }
+
     /// Whether policy allows a connection between ends of these kinds, of which neither is the other's own node.
-    fn passes(&self, from: &Kind, to: &Kind) -> bool {
-        let (from, to) = (from.classes[self.variant], to.classes[self.variant]);
-        let egress = self.state.side_number(from, Direction::Egress, to);
-        let ingress = self.state.side_number(to, Direction::Ingress, from);
+    fn passes(&self, from: &Source<'_>, to: &Kind) -> bool {
+        let (egress, ingress) = from.sides(to.classes[self.variant]);
         self.lets_through[egress as usize] && self.lets_through[ingress as usize]
     }
 

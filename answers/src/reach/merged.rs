@@ -110,17 +110,21 @@ impl Cells {
     /// Returns a table for this number of ends. `fill` appends the answers to all questions for one pair.
     fn new(ends: usize, mut fill: impl FnMut(usize, usize, &mut Vec<Option<Answer>>)) -> Self {
         let (mut distinct, mut numbers) = (Vec::<Box<Cell>>::new(), HashMap::<Box<Cell>, u32>::new());
-        let mut scratch = Vec::new();
+        let (mut scratch, mut last) = (Vec::new(), 0);
         let table = Square::new(ends, |from, to| {
             scratch.clear();
             fill(from, to, &mut scratch);
-            if let Some(&known) = numbers.get(&*scratch) {
-                return known;
+            // Neighbors often have the same answers, and comparing is quicker than hashing.
+            if distinct.get(last as usize).is_some_and(|cell| **cell == *scratch) {
+                return last;
             }
-            let next = u32::try_from(distinct.len()).unwrap_or(u32::MAX);
-            distinct.push(scratch.as_slice().into());
-            numbers.insert(scratch.as_slice().into(), next);
-            next
+            last = numbers.get(&*scratch).copied().unwrap_or_else(|| {
+                let next = u32::try_from(distinct.len()).unwrap_or(u32::MAX);
+                distinct.push(scratch.as_slice().into());
+                numbers.insert(scratch.as_slice().into(), next);
+                next
+            });
+            last
         });
         Self { table, distinct }
     }

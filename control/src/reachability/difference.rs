@@ -230,13 +230,15 @@ impl Difference {
         let [egress, ingress] =
             [Direction::Egress, Direction::Ingress].map(|way| comparison.changed(&self.joints, way));
         let families: Vec<bool> = self.joints.iter().map(|joint| comparison.is_v6(joint)).collect();
-        for (from, source) in self.joints.iter().enumerate() {
+        let is_some_changed = ingress.contains(&true);
+        for (from, source) in self.joints.iter().enumerate().filter(|(from, _)| egress[*from] || is_some_changed) {
+            let sources = comparison.sources(source);
             for (to, destination) in self.joints.iter().enumerate() {
                 if !(egress[from] || ingress[to]) || families[from] != families[to] {
                     continue;
                 }
                 let alone = from == to && source.units.len() == 1 && source.addresses.is_empty();
-                let deltas = comparison.deltas(source, destination);
+                let deltas = comparison.deltas(&sources, destination);
                 if deltas != Self::NONE && !alone {
                     self.pairs.push(Pair { from, to, deltas });
                 }
@@ -272,7 +274,7 @@ impl Difference {
                     let own = [of(0).contains(&node), of(1).contains(&node)];
                     for outgoing in [true, false] {
                         let (from, to) = if outgoing { (pods, place) } else { (place, pods) };
-                        let alike = comparison.deltas(from, to);
+                        let alike = comparison.deltas(&comparison.sources(from), to);
                         let deltas = comparison.own_deltas((joint, node, own, outgoing), from, to);
                         if deltas != alike {
                             self.own_nodes.push(OwnNode { joint, unit, node, outgoing, deltas });

@@ -29,6 +29,7 @@ pub mod difference;
 mod partition;
 pub mod removal;
 mod side;
+mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -41,6 +42,7 @@ use self::classes::{Classes, HeldBy, Lists, Rows, holders, members};
 pub use self::partition::Region;
 use self::partition::{Family, class_at, cut, refine, region_at};
 pub use self::side::{Decision, Protocol, Side, Verdict, Verdicts};
+pub use self::source::Source;
 use crate::contract::{Peers, SetId, TieredList};
 use crate::object::PodName;
 use crate::origin::Direction;
@@ -136,6 +138,8 @@ pub struct Reachability {
     /// The regions of IPv4, then of IPv6.
     regions: [Vec<Region>; 2],
     lists: Vec<Listed>,
+    /// For each class, the number of its ingress list plus 1. 0 for a class without one.
+    ingress: Vec<u32>,
     /// The distinct sides of all lists and peers. The first one is that of an end without rules.
     sides: Vec<Side>,
     /// The sets that rules match, ascending.
@@ -160,11 +164,13 @@ impl Reachability {
             .endpoints()
             .values()
             .flat_map(|pod| pod.addresses.iter().map(|&address| (address, pod.node.clone())));
+        let classes = with_samples(&classes, &regions);
         Self {
+            ingress: classes.iter().map(|class| class.ingress.map_or(0, |list| list.0 + 1)).collect(),
             members: members(pipeline.cache(), &regions),
             nodes: mirror.nodes().iter().map(|(name, node)| (name.clone(), node.addresses.clone())).collect(),
             nodes_of_pods: addresses.collect(),
-            classes: with_samples(&classes, &regions),
+            classes,
             regions,
             lists: rows,
             sides,
@@ -248,6 +254,11 @@ impl Reachability {
             Some(list) => self.lists[list.0 as usize].row[peer.index()],
             None => 0,
         }
+    }
+
+    /// Returns the class as the source of connections. Takes time in proportion to the number of rule lists.
+    pub fn source(&self, class: ClassId) -> Source<'_> {
+        Source::new(self, class)
     }
 
     /// Returns the distinct sides of all rule lists and peers. [`Reachability::side_number`] returns indices in this slice.

@@ -8,7 +8,7 @@ use bulkhead_classifier::ServiceSet;
 
 use super::{Cause, Delta, Difference, Joint};
 use crate::origin::Direction;
-use crate::reachability::{ClassId, Holder, Protocol, Reachability, Side, Verdict, Verdicts};
+use crate::reachability::{ClassId, Holder, Protocol, Reachability, Side, Source, Verdict, Verdicts};
 
 /// The pods' joint, the node's joint, whether the node is the pods' own node in each state, and whether the pods connect.
 type OwnKey = (usize, usize, [bool; 2], bool);
@@ -88,12 +88,15 @@ impl<'a> Comparison<'a> {
         joints.iter().map(is_changed).collect()
     }
 
+    /// Returns the joint as the source of connections in each state.
+    pub(super) fn sources(&self, from: &Joint) -> [Source<'a>; 2] {
+        let [before, after] = self.states;
+        [before.source(from.before), after.source(from.after)]
+    }
+
     /// Returns the index of the deltas between two joints that are not a pod and its own node.
-    pub(super) fn deltas(&mut self, from: &Joint, to: &Joint) -> usize {
-        let [(eb, ib), (ea, ia)] = [(0, from.before, to.before), (1, from.after, to.after)].map(|(at, from, to)| {
-            let state = self.states[at];
-            (state.side_number(from, Direction::Egress, to), state.side_number(to, Direction::Ingress, from))
-        });
+    pub(super) fn deltas(&mut self, from: &[Source<'_>; 2], to: &Joint) -> usize {
+        let ((eb, ib), (ea, ia)) = (from[0].sides(to.before), from[1].sides(to.after));
         let [before, after] = &self.allowed;
         if before[eb as usize] == after[ea as usize] && before[ib as usize] == after[ia as usize] {
             return Difference::NONE;

@@ -30,7 +30,8 @@ fn what_one_thread_has_learned_any_other_finds_at_once() {
                 let now = found.load(Ordering::Relaxed);
                 let _ = table.learn(Holder(7), &format!("other{number}"), ip(0), now, now);
                 table.sweep(now);
-                if is_over.load(Ordering::Relaxed) {
+                // On a busy machine, this thread may have run too little to evict names while the others were at work.
+                if is_over.load(Ordering::Relaxed) && number >= ROUNDS {
                     break;
                 }
             }

@@ -5,6 +5,7 @@
 
 mod flows;
 pub mod logged;
+mod totals;
 mod translated;
 
 use std::fmt::Write as _;
@@ -21,14 +22,15 @@ use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::source;
 use bulkhead_dataplane::io::{CaptureError, CaptureReader, CaptureWriter, CapturedPacket, Translation};
 use bulkhead_dataplane::{
-    Counters, Learned, Outcome, PortId, SessionConfig, SessionState, Snapshot, Verdict, Worker, WorkerConfig,
+    Learned, Outcome, PortId, SessionConfig, SessionState, Snapshot, Verdict, Worker, WorkerConfig,
 };
 use encoding_rs_io::DecodeReaderBytes;
 use flate2::read::MultiGzDecoder;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use self::flows::Flows;
+use self::totals::{rate, summary, write_totals};
 use self::translated::{Names, Translated};
 use crate::args::{Format, Replay};
 use crate::destination::{self, DestinationNames};
@@ -359,45 +361,4 @@ fn out_port(snapshot: &Snapshot, outcome: &Outcome) -> Option<PortId> {
 pub fn rfc3339(nanoseconds: u64) -> String {
     let time: SystemTime = UNIX_EPOCH + Duration::from_nanos(nanoseconds);
     humantime::format_rfc3339_nanos(time).to_string()
-}
-
-/// Returns the speed as text: `1000000 packets in 0.412 s: 2427184 packets per second`.
-fn rate(packets: u64, took: Duration) -> String {
-    let seconds = took.as_secs_f64();
-    #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
-    let per_second = packets as f64 / seconds.max(1e-9);
-    format!("{packets} packets in {seconds:.3} s: {per_second:.0} packets per second")
-}
-
-fn summary(counters: &Counters) -> Value {
-    let dropped: Map<String, Value> =
-        counters.drops().filter(|(_, n)| *n > 0).map(|(reason, n)| (reason.name().to_owned(), n.into())).collect();
-    let mut summary = json!({
-        "packets": counters.received(),
-        "forwarded": counters.forwarded(),
-        "dropped": dropped,
-        "sessions": counters.sessions().created,
-    });
-    if audited(counters) > 0 {
-        summary["audited"] = audited(counters).into();
-    }
-    summary
-}
-
-/// Returns the number of connections that passed only because a policy is audited.
-fn audited(counters: &Counters) -> u64 {
-    counters.origins().map(|(_, counters)| counters.audited).sum()
-}
-
-fn write_totals(counters: &Counters, out: &mut impl Write) -> io::Result<()> {
-    let (received, forwarded) = (counters.received(), counters.forwarded());
-    writeln!(out, "\n{received} packets: {forwarded} forwarded, {} dropped", received - forwarded)?;
-    for (reason, n) in counters.drops().filter(|(_, n)| *n > 0) {
-        writeln!(out, "  {n} {}: {}", reason.name(), reason.describe())?;
-    }
-    writeln!(out, "sessions: {}", counters.sessions().created)?;
-    match audited(counters) {
-        0 => Ok(()),
-        audited => writeln!(out, "audited: {audited} connections would be denied if all policies were enforced"),
-    }
 }

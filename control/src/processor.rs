@@ -8,6 +8,7 @@
 //! Adding or removing a pod changes sets and compiles no policy. A policy that compiles to the same result affects no pod. Only pods of the
 //! scope (one node, or all nodes for a what-if) get rules; the others are only peers.
 
+mod acquire;
 mod compile;
 mod governing;
 
@@ -16,7 +17,8 @@ use std::sync::Arc;
 
 use ahash::{AHashMap, AHashSet};
 
-use self::compile::{Blocks, Compiler};
+use self::acquire::Blocks;
+use self::compile::Compiler;
 pub use self::compile::{CompiledPolicy, Match};
 use self::governing::Governing;
 use crate::book::{self, AddressBook, Use};
@@ -329,7 +331,7 @@ impl Processor {
 
     fn assign_to(&mut self, cache: &Cache, policy: &Governing, subjects: BTreeSet<PodKey>) {
         let blocks = Blocks::of(policy);
-        let uses = compile::acquire(&mut self.book, cache, policy, &blocks, &mut self.work);
+        let uses = acquire::acquire(&mut self.book, cache, policy, &blocks, &mut self.work);
         let assignment = Assignment { policy: policy.clone(), subjects, uses, blocks, compiled: None };
         self.assignments.insert(policy.key(), assignment);
         self.uncompiled.insert(policy.key());

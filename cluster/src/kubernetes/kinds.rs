@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use bulkhead_control::foreign::ForeignKind;
+use bulkhead_control::inventory::Key;
+use bulkhead_control::object::ClusterPolicyKind;
 use bulkhead_control::source::{ForeignKinds, KindName};
 
 /// The purpose for which a kind is followed. The two purposes are independent: neither waits for the other.
@@ -76,6 +79,44 @@ pub enum Kind {
 const CALICO: &[&str] = &["crd.projectcalico.org/v1", "projectcalico.org/v3"];
 
 impl Kind {
+    /// Returns the kind of the object with this key.
+    pub(super) fn of(key: &Key) -> Self {
+        match key {
+            Key::Foreign(name) => match name.kind {
+                ForeignKind::CalicoTier => Self::CalicoTier,
+                ForeignKind::CalicoNetworkPolicy => Self::CalicoNetworkPolicy,
+                ForeignKind::CalicoGlobalNetworkPolicy => Self::CalicoGlobalNetworkPolicy,
+                ForeignKind::CalicoStagedNetworkPolicy => Self::CalicoStagedNetworkPolicy,
+                ForeignKind::CalicoStagedGlobalNetworkPolicy => Self::CalicoStagedGlobalNetworkPolicy,
+                ForeignKind::CalicoNetworkSet => Self::CalicoNetworkSet,
+                ForeignKind::CalicoGlobalNetworkSet => Self::CalicoGlobalNetworkSet,
+                ForeignKind::CalicoHostEndpoint => Self::CalicoHostEndpoint,
+                ForeignKind::CiliumNetworkPolicy => Self::CiliumNetworkPolicy,
+                ForeignKind::CiliumClusterwideNetworkPolicy => Self::CiliumClusterwideNetworkPolicy,
+                ForeignKind::CiliumCidrGroup => Self::CiliumCidrGroup,
+                ForeignKind::ServiceAccount => Self::ServiceAccount,
+            },
+            Key::Service(_) => Self::Service,
+            Key::EndpointSlice(_) => Self::EndpointSlice,
+            Key::Namespace(_) => Self::Namespace,
+            Key::Node(_) => Self::Node,
+            Key::Pod(_) => Self::Pod,
+            Key::Policy(_) => Self::NetworkPolicy,
+            Key::ClusterPolicy(name) => match name.kind {
+                ClusterPolicyKind::ClusterNetworkPolicy => Self::ClusterNetworkPolicy,
+                ClusterPolicyKind::AdminNetworkPolicy => Self::AdminNetworkPolicy,
+                ClusterPolicyKind::BaselineAdminNetworkPolicy => Self::BaselineAdminNetworkPolicy,
+                ClusterPolicyKind::CalicoNetworkPolicy => Self::CalicoNetworkPolicy,
+                ClusterPolicyKind::CalicoGlobalNetworkPolicy => Self::CalicoGlobalNetworkPolicy,
+                ClusterPolicyKind::CalicoStagedNetworkPolicy => Self::CalicoStagedNetworkPolicy,
+                ClusterPolicyKind::CalicoStagedGlobalNetworkPolicy => Self::CalicoStagedGlobalNetworkPolicy,
+                ClusterPolicyKind::CalicoStagedKubernetesNetworkPolicy => Self::CalicoStagedKubernetesNetworkPolicy,
+                ClusterPolicyKind::CiliumNetworkPolicy => Self::CiliumNetworkPolicy,
+                ClusterPolicyKind::CiliumClusterwideNetworkPolicy => Self::CiliumClusterwideNetworkPolicy,
+            },
+        }
+    }
+
     /// All kinds.
     pub const ALL: [Self; 22] = [
         Self::Namespace,

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bulkhead_control::cache::Event;
-use bulkhead_control::foreign::{self, ForeignKind, Needs};
+use bulkhead_control::foreign::{self, Needs};
 use bulkhead_control::inventory::Key;
-use bulkhead_control::object::{ClusterPolicyKind, NAMESPACE_NAME_LABEL, NamespaceScope, Object, Peer};
+use bulkhead_control::object::{NAMESPACE_NAME_LABEL, NamespaceScope, Object, Peer};
 use bulkhead_control::source::single::{Faults, Single, Unknown, exclude_namespaces, needs_labels};
 use bulkhead_control::source::{SourceError, SourceErrors};
 use bulkhead_control::texts::Texts;
@@ -161,7 +161,7 @@ impl Store {
     /// Completes a list: replaces the objects of the kind.
     pub(super) fn settle(&mut self, listing: Listing) {
         let Listing { kind, names, different } = listing;
-        let is_gone = |key: &&Key| kind_of(key) == kind && !names.contains(key);
+        let is_gone = |key: &&Key| Kind::of(key) == kind && !names.contains(key);
         let gone: Vec<_> = self.objects.keys().filter(is_gone).cloned().collect();
         gone.into_iter().for_each(|key| self.delete(key));
         for (key, (object, faults)) in different {
@@ -187,14 +187,14 @@ impl Store {
     /// Removes an object.
     pub(super) fn delete(&mut self, key: Key) {
         if self.objects.remove(&key).is_some() {
-            self.counts[kind_of(&key).index()] -= 1;
+            self.counts[Kind::of(&key).index()] -= 1;
             self.faults.remove(&key);
             self.note(key);
         }
     }
 
     fn note(&mut self, key: Key) {
-        let (kind, follows_services) = (kind_of(&key), self.known[Kind::Service.index()] != Known::Ignored);
+        let (kind, follows_services) = (Kind::of(&key), self.known[Kind::Service.index()] != Known::Ignored);
         // A node's zone and addresses determine which endpoints are near.
         if kind == Kind::Node && follows_services {
             self.pending[Purpose::Services.index()].note(key.clone());
@@ -216,7 +216,7 @@ impl Store {
             None => drop(self.faults.remove(&key)),
         }
         self.note(key.clone());
-        let kind = kind_of(&key);
+        let kind = Kind::of(&key);
         if self.objects.insert(key, object).is_none() {
             self.counts[kind.index()] += 1;
         }
@@ -227,7 +227,7 @@ impl Store {
     pub(super) fn taken(&self) -> Option<impl Iterator<Item = &Object>> {
         let [policy, services] = &self.pending;
         let has_services = services.was_taken || self.needs_services;
-        let is_wanted = move |key: &Key| has_services || kind_of(key).purpose() != Purpose::Services;
+        let is_wanted = move |key: &Key| has_services || Kind::of(key).purpose() != Purpose::Services;
         let objects =
             self.objects.iter().filter(move |(key, _)| is_wanted(key)).filter_map(|(_, object)| object.as_deref());
         (policy.was_taken && policy.changed.is_empty()).then_some(objects)
@@ -256,7 +256,7 @@ impl Store {
         events.extend(gone.into_iter().map(Key::gone));
         events.extend(applied.iter().filter_map(standing).map(|object| Event::Apply(self.meant(object))));
         let (mut warnings, mut faulty) = (SourceErrors::default(), 0);
-        for (_, faults) in self.faults.iter().filter(|(key, _)| kind_of(key).purpose() == purpose) {
+        for (_, faults) in self.faults.iter().filter(|(key, _)| Kind::of(key).purpose() == purpose) {
             faults.tell_problems(PLACE, &mut warnings);
             faults.tell_warnings(PLACE, &mut warnings);
             faulty += usize::from(faults.has_problems());
@@ -304,7 +304,7 @@ impl Store {
         if !self.needs_services {
             return None;
         }
-        let is_faulty = |key: &Key| kind_of(key).purpose() == Purpose::Services;
+        let is_faulty = |key: &Key| Kind::of(key).purpose() == Purpose::Services;
         let (service, _) = self.faults.iter().find(|(key, faults)| faults.has_problems() && is_faulty(key))?;
         let policy = self.objects.iter().find(|(_, object)| match object.as_deref() {
             Some(Object::Foreign(object)) => object.needs().is_some_and(|needs| needs.overlaps(Needs::SERVICES)),
@@ -359,43 +359,6 @@ fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Box<Object>>, Option<Box
     let Some(read) = &mut object else { return (key, None, faults) };
     texts.share(read);
     (Key::of(read), object.map(Box::new), faults)
-}
-
-fn kind_of(key: &Key) -> Kind {
-    match key {
-        Key::Foreign(name) => match name.kind {
-            ForeignKind::CalicoTier => Kind::CalicoTier,
-            ForeignKind::CalicoNetworkPolicy => Kind::CalicoNetworkPolicy,
-            ForeignKind::CalicoGlobalNetworkPolicy => Kind::CalicoGlobalNetworkPolicy,
-            ForeignKind::CalicoStagedNetworkPolicy => Kind::CalicoStagedNetworkPolicy,
-            ForeignKind::CalicoStagedGlobalNetworkPolicy => Kind::CalicoStagedGlobalNetworkPolicy,
-            ForeignKind::CalicoNetworkSet => Kind::CalicoNetworkSet,
-            ForeignKind::CalicoGlobalNetworkSet => Kind::CalicoGlobalNetworkSet,
-            ForeignKind::CalicoHostEndpoint => Kind::CalicoHostEndpoint,
-            ForeignKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
-            ForeignKind::CiliumClusterwideNetworkPolicy => Kind::CiliumClusterwideNetworkPolicy,
-            ForeignKind::CiliumCidrGroup => Kind::CiliumCidrGroup,
-            ForeignKind::ServiceAccount => Kind::ServiceAccount,
-        },
-        Key::Service(_) => Kind::Service,
-        Key::EndpointSlice(_) => Kind::EndpointSlice,
-        Key::Namespace(_) => Kind::Namespace,
-        Key::Node(_) => Kind::Node,
-        Key::Pod(_) => Kind::Pod,
-        Key::Policy(_) => Kind::NetworkPolicy,
-        Key::ClusterPolicy(name) => match name.kind {
-            ClusterPolicyKind::ClusterNetworkPolicy => Kind::ClusterNetworkPolicy,
-            ClusterPolicyKind::AdminNetworkPolicy => Kind::AdminNetworkPolicy,
-            ClusterPolicyKind::BaselineAdminNetworkPolicy => Kind::BaselineAdminNetworkPolicy,
-            ClusterPolicyKind::CalicoNetworkPolicy => Kind::CalicoNetworkPolicy,
-            ClusterPolicyKind::CalicoGlobalNetworkPolicy => Kind::CalicoGlobalNetworkPolicy,
-            ClusterPolicyKind::CalicoStagedNetworkPolicy => Kind::CalicoStagedNetworkPolicy,
-            ClusterPolicyKind::CalicoStagedGlobalNetworkPolicy => Kind::CalicoStagedGlobalNetworkPolicy,
-            ClusterPolicyKind::CalicoStagedKubernetesNetworkPolicy => Kind::CalicoStagedKubernetesNetworkPolicy,
-            ClusterPolicyKind::CiliumNetworkPolicy => Kind::CiliumNetworkPolicy,
-            ClusterPolicyKind::CiliumClusterwideNetworkPolicy => Kind::CiliumClusterwideNetworkPolicy,
-        },
-    }
 }
 
 /// Whether the object's meaning depends on namespaces' labels.

@@ -15,6 +15,7 @@
 //! **What lost.** A translation per dialect: the resolved policies have the same terms for all. Enumerating the pods of each rule by name: equal
 //! by this cluster's pods only, and unreadable.
 
+mod cluster;
 mod comments;
 mod default_tier;
 mod lists;
@@ -41,6 +42,7 @@ use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{ClusterPolicy, Direction};
 use serde_json::{Value, json};
 
+use self::cluster::Cluster;
 use self::comments::Sources;
 use self::objects::Maker;
 pub use self::proof::after;
@@ -108,11 +110,11 @@ pub fn run(args: &Translate) -> anyhow::Result<ExitCode> {
 pub fn translate(cache: &Cache) -> anyhow::Result<Translation> {
     let mut policies: Vec<Arc<ClusterPolicy>> = cache.cluster_policies().values().cloned().collect();
     policies.sort_by(|one, other| one.rank.cmp(&other.rank));
-    let mut report = Report::default();
+    let (cluster, mut report) = (&Cluster::new(cache), Report::default());
     let plans =
-        [Direction::Ingress, Direction::Egress].map(|direction| plan::plan(direction, &policies, cache, &mut report));
+        [Direction::Ingress, Direction::Egress].map(|direction| plan::plan(direction, &policies, cluster, &mut report));
     let numbers = policies.iter().enumerate().map(|(number, policy)| (Arc::as_ptr(policy), number)).collect();
-    let objects = Maker { cache, report: &mut report, numbers }.make(plans)?;
+    let objects = Maker { cluster, report: &mut report, numbers }.make(plans)?;
     let values: Vec<Value> = objects.iter().map(yaml::value).collect();
     let comments = Sources::default().comments(&objects);
     let documents: Vec<String> =

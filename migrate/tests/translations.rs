@@ -11,7 +11,6 @@ use bulkhead_control::reachability::difference::{Delta, Difference, Joint};
 use bulkhead_control::reachability::{Protocol, Verdicts};
 use bulkhead_control::source::{ForeignKinds, Options, ServiceKinds, load_text};
 use bulkhead_migrate::translate::{Translation, after, translate};
-
 use serde_json::{Value, json};
 
 use crate::foreign::kubernetes::{Action, Kubernetes};

@@ -2,19 +2,16 @@
 
 use std::sync::Arc;
 
-use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{
-    ClusterPolicy, Direction, IpBlock, NamespaceScope, Order, Peer, PodPeer, Policy, PolicyRule, Region, RuleAction,
-    Tier,
+    ClusterPolicy, Direction, IpBlock, Order, Peer, PodPeer, Policy, PolicyRule, Region, RuleAction, Tier,
 };
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::meet::{
-    are_disjoint_peers, are_disjoint_pods, are_disjoint_ports, is_everyone, is_outside, is_within_pods, is_within_ports,
-};
+use super::cluster::Cluster;
+use super::meet::{are_disjoint_peers, are_disjoint_pods, are_disjoint_ports, is_everyone, is_outside};
+use super::outside::subtract;
 use super::report::Report;
 use super::terms::{
-    Among, Network, Phase, Plan, Slot, Step, Zone, every_node, every_pod, is_translated, namespace_of, rules,
+    Among, Network, Phase, Plan, Slot, Step, Zone, every_node, every_pod, is_translated, namespace_of, pods_of, rules,
 };
 
 /// Plans the tier. `has_later` is true if policies of later tiers may judge what a rule passes on.
@@ -23,12 +20,12 @@ pub(super) fn plan(
     number: usize,
     tier: &[(usize, &Arc<ClusterPolicy>)],
     has_later: bool,
-    cache: &Cache,
+    cluster: &Cluster<'_>,
     plan: &mut Plan,
     report: &mut Report,
 ) {
     let tier: Vec<_> = tier.iter().copied().filter(|(_, policy)| is_translated(policy)).collect();
-    let mut of_tier = OfTier { direction, number, cache, report, steps: Vec::new() };
+    let mut of_tier = OfTier { direction, number, cluster, report, steps: Vec::new() };
     of_tier.collect(&tier, has_later);
     of_tier.keep_denies();
     let mut networks = Vec::new();
@@ -65,7 +62,7 @@ struct Placed {
 struct OfTier<'a> {
     direction: Direction,
     number: usize,
-    cache: &'a Cache,
+    cluster: &'a Cluster<'a>,
     report: &'a mut Report,
     /// In order of evaluation.
     steps: Vec<Placed>,
@@ -115,7 +112,7 @@ impl OfTier<'_> {
                 continue;
             }
             let accepts = |later: &Placed| later.step.action == RuleAction::Accept && !later.step.is_apart(step);
-            let network = self.cache.policies().values().find(|policy| allows_some(policy, step)).cloned();
+            let network = self.cluster.cache.policies().values().find(|policy| allows_some(policy, step)).cloned();
             let is_tied = step.policy.rank.order == Order::NETWORK_POLICY && !step.policy.is_union;
             if let (Some(network), true) = (&network, is_tied) {
                 let reason = format!(
@@ -127,7 +124,7 @@ impl OfTier<'_> {
             let is_open = !is_isolating(&step.policy, self.direction);
             let is_kept =
                 is_open || self.steps[at + 1..].iter().any(accepts) || (*among == Among::Before && network.is_some());
-            let is_of_others = self.direction == Direction::Ingress && has_others(step);
+            let is_of_others = self.direction == Direction::Ingress && step.has_others();
             if is_of_others && (is_open || (*among == Among::Before && network.is_some())) {
                 let reason = "it denies sources that are no pods, and a ClusterNetworkPolicy has only pods as sources";
                 let help = "isolate the pods, and leave the sources out of what NetworkPolicies allow";
@@ -162,15 +159,16 @@ impl OfTier<'_> {
         }
     }
 
-    /// Accepts the domain names and the addresses outside the cluster among the peers. They never mean pods and nodes, so a Pass of these comes
-    /// first. Returns the step with the other peers, if there are any.
+    /// Moves Accepts of regions without pods and nodes to the end of Admin, behind a Pass of all pods and nodes. These regions are the domain
+    /// names, blocks and `world` of Cilium's egress rules. Returns the step with its other peers, or `None` if it has no others. Regions stay in
+    /// the step if a later Deny concerns them, or if a Pass of the state would skip the end of Admin; domain names do not.
     fn accept_outside(&self, step: &Step, later: &[Placed], admin: &mut Vec<Step>) -> Option<Step> {
         let Some(peers) = &step.peers else { return Some(step.clone()) };
-        let is_last =
-            !later.iter().any(|later| later.is_kept && !later.step.is_apart(step)) && !is_passed(step, self.cache);
+        let is_last = !later.iter().any(|later| later.is_kept && !later.step.is_apart(step))
+            && !skips_end_of_admin(step, self.cluster);
         let (outside, others): (Vec<Peer>, Vec<Peer>) = peers.iter().cloned().partition(|peer| match peer {
             Peer::Region(region) if self.direction == Direction::Egress => {
-                region.names().is_some() || (is_last && is_outside(region))
+                is_outside(region) && (is_last || region.names().is_some())
             }
             _ => false,
         });
@@ -205,7 +203,7 @@ impl OfTier<'_> {
         let is_first = later.iter().any(wins) || step.peers.iter().flatten().any(is_of_admin);
         match (network, self.direction) {
             (None, _) => {
-                if self.direction == Direction::Ingress && has_others(step) {
+                if self.direction == Direction::Ingress && step.has_others() {
                     let reason = "it allows sources that are no pods, without isolating the pods; only NetworkPolicies name such sources, and they isolate";
                     self.report.refuse(step, reason.into(), "isolate the pods in this direction");
                 }
@@ -224,14 +222,15 @@ impl OfTier<'_> {
         }
     }
 
-    /// Takes what earlier rules deny from an ingress rule. Returns false if a NetworkPolicy cannot leave it out.
+    /// Removes what earlier rules deny from an ingress rule of a NetworkPolicy. If the rest cannot be written, reports the rule as not translated
+    /// and returns false.
     fn leaves_out(&mut self, step: &mut Step, earlier: &[Placed]) -> bool {
         for deny in earlier.iter().filter(|deny| deny.is_kept) {
             if deny.step.is_apart(step) {
                 continue;
             }
             self.report.only_here_by_blocks(&deny.step);
-            if !subtract(step, &deny.step, self.cache) {
+            if !subtract(step, &deny.step, self.cluster) {
                 let reason = "an earlier rule denies a part of it that a NetworkPolicy cannot leave out";
                 let help = "write the blocks of the one rule inside those of the other";
                 self.report.refuse(step, reason.into(), help);
@@ -251,7 +250,7 @@ impl OfTier<'_> {
         for network in networks {
             let mut is_open = false;
             for step in &network.allows {
-                let Some(peers) = nodes_of(step, self.cache) else { continue };
+                let Some(peers) = nodes_of(step, self.cluster) else { continue };
                 is_open |= step.peers.is_none() && step.ports.is_none() && step.subject == network.subject;
                 admin.push(Step { peers: Some(peers), slot: self.slot(Phase::NodesAccepted, 0), ..step.clone() });
             }
@@ -267,7 +266,7 @@ impl OfTier<'_> {
         };
         for end in baseline {
             let is_selected = networks.iter().any(|network| !are_disjoint_pods(&network.subject, &end.subject))
-                || self.cache.policies().values().any(|policy| selects(policy, &end.subject));
+                || self.cluster.cache.policies().values().any(|policy| selects(policy, &end.subject));
             if is_selected {
                 admin.push(deny(&end.policy, &end.subject, self.slot(Phase::NodesDenied, 0)));
             }
@@ -286,9 +285,10 @@ fn is_part(part: &ClusterPolicy, whole: &ClusterPolicy) -> bool {
     part.kind == whole.kind && part.name.split_once('#').is_some_and(|(name, _)| *name == *whole.name)
 }
 
-/// Whether a ClusterNetworkPolicy of the state passes some egress of the step's pods, which then skips the end of Admin.
-fn is_passed(step: &Step, cache: &Cache) -> bool {
-    cache.cluster_policies().values().any(|policy| {
+/// Whether a ClusterNetworkPolicy of the state has a Pass for egress of some of the step's pods. Traffic that it matches never gets to the end of
+/// Admin.
+fn skips_end_of_admin(step: &Step, cluster: &Cluster<'_>) -> bool {
+    cluster.cache.cluster_policies().values().any(|policy| {
         policy.rank.tier == Tier::Admin
             && !is_translated(policy)
             && policy.egress.iter().any(|rule| rule.action == RuleAction::Pass)
@@ -296,7 +296,7 @@ fn is_passed(step: &Step, cache: &Cache) -> bool {
     })
 }
 
-/// Returns a region without the conditions that it lacks all pods and all nodes.
+/// Returns a region that may also contain pods and nodes. Other peers stay as they are.
 fn without_inside(peer: Peer) -> Peer {
     match peer {
         Peer::Region(region) => {
@@ -304,20 +304,6 @@ fn without_inside(peer: Peer) -> Peer {
             Peer::Region(Arc::new(Region { all: region.all.clone(), none }))
         }
         peer => peer,
-    }
-}
-
-/// Whether the step's peers have other addresses than pods'.
-pub(super) fn has_others(step: &Step) -> bool {
-    step.peers.as_ref().is_none_or(|peers| peers.iter().any(|peer| !matches!(peer, Peer::Pods(_) | Peer::OwnNode)))
-}
-
-/// Returns the pods that a NetworkPolicy selects.
-pub(super) fn pods_of(policy: &Policy) -> PodPeer {
-    PodPeer {
-        namespaces: NamespaceScope::Own(policy.name.namespace.clone()),
-        pods: policy.subject.clone(),
-        filter: None,
     }
 }
 
@@ -330,59 +316,12 @@ fn allows_some(policy: &Policy, step: &Step) -> bool {
     !are_disjoint_pods(&pods_of(policy), &step.subject) && rules.iter().flatten().any(overlaps)
 }
 
-/// Returns the blocks of addresses among the peers. `None` if peers are neither pods nor blocks without exceptions.
-pub(super) fn blocks(step: &Step) -> Option<Vec<IpNet>> {
-    let Some(peers) = &step.peers else { return Some(vec![Ipv4Net::default().into(), Ipv6Net::default().into()]) };
-    let others = peers.iter().filter(|peer| !matches!(peer, Peer::Pods(_) | Peer::OwnNode));
-    let of = |peer: &Peer| match peer {
-        Peer::Block(IpBlock { cidr, except }) if except.is_empty() => Some(*cidr),
-        _ => None,
-    };
-    others.map(of).collect()
-}
-
-/// Takes the addresses outside the cluster that an earlier rule denies from an ingress rule. Rules of the tier Admin deny the pods among
-/// them. Returns false if the rest cannot be written.
-pub(super) fn subtract(step: &mut Step, deny: &Step, cache: &Cache) -> bool {
-    let Some(blocks) = blocks(deny) else { return false };
-    if blocks.is_empty() {
-        return true;
-    }
-    let is_whole = is_within_pods(&step.subject, &deny.subject) && is_within_ports(&step.ports, &deny.ports);
-    if !is_whole {
-        return false;
-    }
-    let all = [Ipv4Net::default().into(), Ipv6Net::default().into()];
-    let everybody = || match deny.peers {
-        None => vec![every_pod()],
-        Some(_) => all.map(|cidr| Peer::Block(IpBlock { cidr, except: Vec::new() })).to_vec(),
-    };
-    let peers = step.peers.get_or_insert_with(everybody);
-    let is_inside = |address| blocks.iter().any(|block| block.contains(&address));
-    let has_pod = || cache.pods().any(|(_, pod)| pod.addresses.iter().copied().any(is_inside));
-    let mut left = Vec::new();
-    for peer in std::mem::take(peers) {
-        match peer {
-            Peer::Block(mut block) => {
-                if blocks.iter().any(|without| without.contains(&block.cidr)) {
-                    continue;
-                }
-                block.except.extend(blocks.iter().filter(|without| block.cidr.contains(*without)));
-                left.push(Peer::Block(block));
-            }
-            Peer::Pods(_) if deny.peers.is_none() || !has_pod() => left.push(peer),
-            _ => return false,
-        }
-    }
-    *peers = left;
-    true
-}
-
 /// Returns the nodes, and blocks that contain nodes, among what the step accepts. `None` if there are none.
-fn nodes_of(step: &Step, cache: &Cache) -> Option<Vec<Peer>> {
+fn nodes_of(step: &Step, cluster: &Cluster<'_>) -> Option<Vec<Peer>> {
     let Some(peers) = &step.peers else { return Some(vec![every_node()]) };
     let has_node = |block: &IpBlock| {
-        cache
+        cluster
+            .cache
             .nodes()
             .values()
             .flat_map(|node| &node.addresses)

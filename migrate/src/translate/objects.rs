@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bulkhead_control::cache::{Cache, scope_covers};
+use bulkhead_control::cache::scope_covers;
 use bulkhead_control::object::{
     ClusterPolicy, ClusterPolicyKind, Direction, NamespaceScope, Peer, PodPeer, RuleAction, Tier,
 };
 
-use super::default_tier::has_others;
+use super::cluster::Cluster;
 use super::lists::{MAX_LISTED, Rule, rules};
 use super::priorities::{priorities, priority_of};
 use super::report::Report;
@@ -51,7 +51,7 @@ type OfTier = BTreeMap<(Slot, usize, PodPeer), Translated>;
 
 /// Makes the objects of all layers.
 pub(super) struct Maker<'a> {
-    pub(super) cache: &'a Cache,
+    pub(super) cluster: &'a Cluster<'a>,
     pub(super) report: &'a mut Report,
     /// The numbers of policies in order of evaluation.
     pub(super) numbers: BTreeMap<*const ClusterPolicy, usize>,
@@ -78,7 +78,7 @@ impl Maker<'_> {
     }
 
     fn say(&mut self) -> Say<'_> {
-        Say { cache: self.cache, report: self.report }
+        Say { cluster: self.cluster, report: self.report }
     }
 
     fn number(&self, policy: &Arc<ClusterPolicy>) -> usize {
@@ -125,17 +125,17 @@ impl Maker<'_> {
         let (peers, mut missing) = self.say().peers(step);
         let (ports, of_ports) = self.say().ports(step);
         missing.extend(of_ports);
+        let is_said = missing.is_empty();
         let is_of_default = step.policy.rank.tier == Tier::NetworkPolicy;
-        if step.direction == Direction::Ingress && has_others(step) && !is_of_default && !step.is_said_by_networks {
+        if step.direction == Direction::Ingress && step.has_others() && !is_of_default && !step.is_said_by_networks {
             missing.push("a ClusterNetworkPolicy has only pods as sources".into());
         }
         for reason in &missing {
             let help = "write the rule in other terms, or keep the policy";
             self.report.refuse(step, reason.clone(), help);
         }
-        let is_about_sources = missing.len() == 1 && missing[0].contains("as sources");
         match step.action {
-            RuleAction::Deny | RuleAction::Pass if !missing.is_empty() && !is_about_sources => {
+            RuleAction::Deny | RuleAction::Pass if !is_said => {
                 Step { action: RuleAction::Deny, peers: None, ports: None, ..step.clone() }
             }
             _ => Step { peers, ports, ..step.clone() },
@@ -230,10 +230,10 @@ impl Maker<'_> {
         }
         self.report
             .only_here(step, "a namespace that this cluster does not have: it needs a copy of the NetworkPolicies");
-        let of_pods = self.cache.pods().map(|(_, pod)| &pod.name.namespace);
-        let all: BTreeSet<&Arc<str>> = self.cache.namespaces().keys().chain(of_pods).collect();
+        let of_pods = self.cluster.cache.pods().map(|(_, pod)| &pod.name.namespace);
+        let all: BTreeSet<&Arc<str>> = self.cluster.cache.namespaces().keys().chain(of_pods).collect();
         let covers = |name: &Arc<str>| {
-            let labels = self.cache.namespaces().get(name).map(|namespace| &namespace.labels);
+            let labels = self.cluster.cache.namespaces().get(name).map(|namespace| &namespace.labels);
             scope_covers(scope, name, labels)
         };
         all.into_iter().filter(|name| covers(name)).cloned().collect()
@@ -241,7 +241,7 @@ impl Maker<'_> {
 
     /// Gives the objects of a tier their priorities, which leave the policies of the state in their places.
     fn ranked(&mut self, objects: OfTier, tier: &Tier) -> anyhow::Result<Vec<Translated>> {
-        let known = self.cache.cluster_policies().values().filter(|policy| {
+        let known = self.cluster.cache.cluster_policies().values().filter(|policy| {
             policy.rank.name.kind == ClusterPolicyKind::ClusterNetworkPolicy && policy.rank.tier == *tier
         });
         let mut taken: Vec<u16> = known.filter_map(|policy| priority_of(policy.rank.order)).collect();
@@ -279,8 +279,10 @@ impl Maker<'_> {
     /// Names the objects after their policies.
     fn name(&self, objects: &mut [Translated]) {
         let mut taken: BTreeSet<(Option<Arc<str>>, String)> = BTreeSet::new();
-        taken.extend(self.cache.policies().keys().map(|name| (Some(name.namespace.clone()), name.name.to_string())));
-        let known = self.cache.cluster_policies().keys();
+        taken.extend(
+            self.cluster.cache.policies().keys().map(|name| (Some(name.namespace.clone()), name.name.to_string())),
+        );
+        let known = self.cluster.cache.cluster_policies().keys();
         let known = known.filter(|name| name.kind == ClusterPolicyKind::ClusterNetworkPolicy);
         taken.extend(known.map(|name| (None, name.name.to_string())));
         for object in objects {

@@ -13,9 +13,9 @@
 
 use std::sync::Arc;
 
-use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{ClusterPolicy, Direction, RuleAction, Tier};
 
+use super::cluster::Cluster;
 use super::default_tier;
 use super::outside;
 use super::report::Report;
@@ -25,7 +25,12 @@ use super::terms::{Phase, Plan, Slot, Step, Zone, is_translated, rules};
 type OfTier<'a> = Vec<(usize, &'a Arc<ClusterPolicy>)>;
 
 /// Plans the translation of one direction. `policies` are sorted by rank.
-pub(super) fn plan(direction: Direction, policies: &[Arc<ClusterPolicy>], cache: &Cache, report: &mut Report) -> Plan {
+pub(super) fn plan(
+    direction: Direction,
+    policies: &[Arc<ClusterPolicy>],
+    cluster: &Cluster<'_>,
+    report: &mut Report,
+) -> Plan {
     let mut tiers: Vec<OfTier<'_>> = Vec::new();
     for (number, policy) in policies.iter().enumerate() {
         match tiers.last_mut() {
@@ -37,7 +42,7 @@ pub(super) fn plan(direction: Direction, policies: &[Arc<ClusterPolicy>], cache:
     let has_later = tiers.iter().any(|tier| place(tier).is_gt() && concerns(tier, direction));
     let mut plan = Plan::default();
     for (number, tier) in tiers.iter().enumerate().filter(|(_, tier)| place(tier).is_eq()) {
-        default_tier::plan(direction, number, tier, has_later, cache, &mut plan, report);
+        default_tier::plan(direction, number, tier, has_later, cluster, &mut plan, report);
     }
     let mut behind: Vec<Vec<Step>> = Vec::new();
     for (number, tier) in tiers.iter().enumerate().rev().filter(|(_, tier)| place(tier).is_gt()) {
@@ -53,7 +58,7 @@ pub(super) fn plan(direction: Direction, policies: &[Arc<ClusterPolicy>], cache:
     }
     let of_default = before.pop().unwrap_or_default();
     let mut before = before.concat();
-    outside::plan(&mut before, &mut plan, cache, report);
+    outside::plan(&mut before, &mut plan, cluster, report);
     plan.admin = [before, of_default].concat();
     plan
 }
@@ -80,17 +85,12 @@ fn ordered(
     later: &[Step],
     report: &mut Report,
 ) -> Vec<Step> {
-    let mut steps = Vec::new();
+    let mut steps: Vec<Step> = Vec::new();
     let slot = |phase, policy| Slot { zone, tier: number, phase, policy, part: 0 };
     for &(at, policy) in tier.iter().filter(|(_, policy)| is_translated(policy)) {
-        for rule in 0..rules(policy, direction).len() {
-            let step = Step::of(policy, direction, rule, slot(Phase::Ordered, at));
-            match step.action {
-                RuleAction::Pass => steps.extend(passed(step, later, report)),
-                RuleAction::Accept if report.refuse_requests(&step) => {}
-                RuleAction::Accept | RuleAction::Deny => steps.push(step),
-            }
-        }
+        let of_rule = |rule| Step::of(policy, direction, rule, slot(Phase::Ordered, at));
+        let own = (0..rules(policy, direction).len()).map(of_rule);
+        steps.extend(own.filter(|step| !report.refuse_requests(step)));
     }
     if tier[0].1.rank.tier.end() == RuleAction::Deny {
         let is_decided = |policy: &ClusterPolicy| {
@@ -104,7 +104,17 @@ fn ordered(
         };
         steps.extend(isolating.iter().map(end));
     }
-    steps
+    let mut said = Vec::new();
+    for (at, step) in steps.iter().enumerate() {
+        // Traffic that no further rule of the tier matches gets to the next tier without a Pass, which would also skip policies of the state.
+        let is_needed = || zone == Zone::Among || steps[at + 1..].iter().any(|later| !later.is_apart(step));
+        if step.action != RuleAction::Pass {
+            said.push(step.clone());
+        } else if is_needed() {
+            said.extend(passed(step.clone(), later, report));
+        }
+    }
+    said
 }
 
 /// Returns what the later steps do with the traffic that a step passes on, then the step itself.

@@ -1,5 +1,6 @@
 //! Regions and nodes as blocks: addresses of this cluster represent conditions that the target does not have.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use bulkhead_classifier::AddressSet;
@@ -7,7 +8,7 @@ use bulkhead_control::object::{IpBlock, Peer, Pod, PodPeer, Region};
 use bulkhead_control::selector::Selector;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::meet::{meet_pods, selector_of};
+use super::meet::{is_everyone, meet_pods};
 use super::say::Say;
 use super::terms::Step;
 
@@ -57,8 +58,9 @@ impl Say<'_> {
     fn pods_in(&mut self, step: &Step, region: &Region, pods: &[PodPeer]) -> Result<Vec<Peer>, String> {
         let mut all = Vec::new();
         for peer in pods {
-            let selected = self.cache.pods_of_peer(peer);
-            let selected = selected.iter().filter_map(|key| self.cache.pod(*key)).filter(|pod| pod.is_endpoint());
+            let selected = self.cluster.cache.pods_of_peer(peer);
+            let selected =
+                selected.iter().filter_map(|key| self.cluster.cache.pod(*key)).filter(|pod| pod.is_endpoint());
             let mut addresses = selected.flat_map(|pod| pod.addresses.iter().map(move |address| (pod, *address)));
             if let Some((pod, address)) = addresses.find(|(pod, address)| !self.contains(region, pod, *address)) {
                 return Err(format!(
@@ -75,7 +77,7 @@ impl Say<'_> {
     /// Whether a pod's address is in the region.
     fn contains(&self, region: &Region, pod: &Pod, address: IpAddr) -> bool {
         let is_in = |peer: &Peer| match peer {
-            Peer::Pods(pods) => self.cache.is_selected(pods, pod),
+            Peer::Pods(pods) => self.cluster.cache.is_selected(pods, pod),
             Peer::Block(block) => {
                 block.cidr.contains(&address) && !block.except.iter().any(|except| except.contains(&address))
             }
@@ -94,7 +96,7 @@ impl Say<'_> {
                         let except: AddressSet = except.iter().copied().collect();
                         AddressSet::from_iter([*cidr]).subtract(&except)
                     }
-                    Peer::Nodes(selector) => self.nodes(selector),
+                    Peer::Nodes(selector) => self.nodes(selector).into_owned(),
                     _ => return Err("it combines conditions that the target cannot".into()),
                 };
                 all = all.union(&own);
@@ -111,9 +113,13 @@ impl Say<'_> {
         for peer in &region.none {
             match peer {
                 Peer::Pods(pods) => {
-                    let (addresses, note) = self.addresses_of(pods)?;
-                    outside = outside.union(&addresses);
-                    notes.push(note);
+                    if is_everyone(peer) {
+                        outside = outside.union(self.cluster.every_pod());
+                        notes.push("a pod with an address in the rule's networks, outside of the nodes' podCIDRs");
+                    } else {
+                        outside = outside.union(&self.addresses_of(pods));
+                        notes.push("a pod that the negated selector selects, and that this cluster does not have");
+                    }
                 }
                 Peer::Nodes(selector) => {
                     outside = outside.union(&self.nodes(selector));
@@ -151,28 +157,20 @@ impl Say<'_> {
         written.into_iter().filter_map(block).collect()
     }
 
-    fn nodes(&self, selector: &Selector) -> AddressSet {
-        let nodes = self.cache.nodes().values().filter(|node| selector.matches(&node.labels));
-        nodes.flat_map(|node| node.addresses.iter().copied()).collect()
+    /// Returns the addresses of the nodes that a selector selects.
+    fn nodes(&self, selector: &Selector) -> Cow<'_, AddressSet> {
+        if selector.requirements().is_empty() {
+            return Cow::Borrowed(self.cluster.every_node());
+        }
+        let nodes = self.cluster.cache.nodes().values().filter(|node| selector.matches(&node.labels));
+        Cow::Owned(nodes.flat_map(|node| node.addresses.iter().copied()).collect())
     }
 
-    /// Returns the addresses of pods: of all pods the nodes' blocks, of others one by one. Also what would show a difference.
-    fn addresses_of(&self, pods: &PodPeer) -> Result<(AddressSet, &'static str), String> {
-        let is_everything = pods.filter.is_none()
-            && pods.pods.requirements().is_empty()
-            && selector_of(&pods.namespaces).requirements().is_empty();
-        let selected = self.cache.pods_of_peer(pods);
-        let own = selected.iter().filter_map(|key| self.cache.pod(*key)).filter(|pod| pod.is_endpoint());
-        let own: AddressSet = own.flat_map(|pod| pod.addresses.iter().copied()).collect();
-        if is_everything {
-            let blocks: AddressSet =
-                self.cache.nodes().values().flat_map(|node| node.pod_cidrs.iter().copied()).collect();
-            return Ok((
-                blocks.union(&own),
-                "a pod with an address in the rule's networks, outside of the nodes' podCIDRs",
-            ));
-        }
-        Ok((own, "a pod that the negated selector selects, and that this cluster does not have"))
+    /// Returns the addresses of the endpoints that a peer selects.
+    fn addresses_of(&self, pods: &PodPeer) -> AddressSet {
+        let selected = self.cluster.cache.pods_of_peer(pods);
+        let own = selected.iter().filter_map(|key| self.cluster.cache.pod(*key));
+        own.flat_map(|pod| pod.addresses.iter().copied()).collect()
     }
 
     /// Returns addresses of nodes as blocks, for NetworkPolicies.

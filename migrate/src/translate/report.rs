@@ -54,7 +54,8 @@ impl Report {
         self.refused.entry(Remark::about(step, reason)).or_insert_with(|| help.into());
     }
 
-    /// Adds an Accept after which rules about requests decide. Returns false if the step is none.
+    /// Reports the step as not translated, and returns true, if it is an Accept after which rules about requests, such as HTTP rules, decide.
+    /// Otherwise returns false.
     pub(super) fn refuse_requests(&mut self, step: &Step) -> bool {
         let rule = step.rule.map(|rule| &super::terms::rules(&step.policy, step.direction)[rule]);
         let Some(then) = rule.and_then(|rule| rule.then.as_ref()).filter(|_| step.action == RuleAction::Accept) else {
@@ -65,7 +66,8 @@ impl Report {
         true
     }
 
-    /// Adds that pods in the blocks of a Deny would show a difference: only NetworkPolicies leave out these blocks.
+    /// Adds the remark that a pod with an address in the blocks of this Deny would show a difference in another cluster: the NetworkPolicies except
+    /// the blocks, and still allow pods that they select by label. Adds nothing for a Deny without blocks.
     pub(super) fn only_here_by_blocks(&mut self, deny: &Step) {
         if deny.peers.iter().flatten().any(|peer| matches!(peer, Peer::Block(_))) {
             self.only_here(deny, "a pod with an address in the blocks that the rule denies");

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bulkhead_classifier::NamePattern;
-use bulkhead_control::cache::Cache;
 use bulkhead_control::object::filter::Filter;
 use bulkhead_control::object::{
     Direction, NAMESPACE_NAME_LABEL, NamespaceScope, Peer, Pod, PodPeer, PolicyPort, RuleAction, Transport,
 };
 use bulkhead_control::selector::{Condition, Requirement, Selector};
 
+use super::cluster::Cluster;
 use super::meet::{are_disjoint_pods, is_within_pods, meet_pods, numbers};
 use super::report::Report;
 use super::terms::Step;
@@ -27,7 +27,7 @@ enum Atom {
 
 /// Says the terms of one step.
 pub(super) struct Say<'a> {
-    pub(super) cache: &'a Cache,
+    pub(super) cluster: &'a Cluster<'a>,
     pub(super) report: &'a mut Report,
 }
 
@@ -186,8 +186,8 @@ impl Say<'_> {
             }
         };
         match of_namespace {
-            true => self.cache.namespaces().values().for_each(|namespace| take(&namespace.labels)),
-            false => self.cache.pods().for_each(|(_, pod)| take(&pod.labels)),
+            true => self.cluster.cache.namespaces().values().for_each(|namespace| take(&namespace.labels)),
+            false => self.cluster.cache.pods().for_each(|(_, pod)| take(&pod.labels)),
         }
         let (what, condition) = (if of_namespace { "namespace" } else { "pod" }, Selector::new([requirement.clone()]));
         self.report.only_here(step, &format!("a {what} with another value of `{key}` that meets `{condition}`"));
@@ -202,8 +202,9 @@ impl Say<'_> {
         filter: &Filter,
         is_negated: bool,
     ) -> Result<Vec<Vec<Atom>>, String> {
-        let namespace = |pod: &Pod| self.cache.namespaces().get(&pod.name.namespace).map(|of| &**of);
-        let selected = self.cache.pods().map(|(_, pod)| pod).filter(|pod| self.cache.is_selected(base, pod));
+        let namespace = |pod: &Pod| self.cluster.cache.namespaces().get(&pod.name.namespace).map(|of| &**of);
+        let selected = self.cluster.cache.pods_matching(&base.namespaces, &base.pods).map(|(_, pod)| pod);
+        let selected = selected.filter(|pod| base.filter.is_none() || self.cluster.cache.is_selected(base, pod));
         let (meant, others): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) =
             selected.partition(|pod| filter.holds(pod, namespace(pod)) != is_negated);
         let what =

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use bulkhead_control::object::{
-    ClusterPolicy, ClusterPolicyKind, ClusterRule, Direction, NamespaceScope, Order, Peer, PodPeer, PolicyPort,
+    ClusterPolicy, ClusterPolicyKind, ClusterRule, Direction, NamespaceScope, Order, Peer, PodPeer, Policy, PolicyPort,
     RuleAction,
 };
 use bulkhead_control::selector::Selector;
 
 use super::meet::{are_disjoint_peers, are_disjoint_pods, are_disjoint_ports, meet_peers, meet_pods, meet_ports};
 
-/// The place of an object in its tier of the target. Objects of one slot belong to one policy, or their order does not matter: their rules have one
-/// action, or another action for pods and nodes in all of them.
+/// The place of an object in its tier of the target. Slots are in order of evaluation. Objects with equal slots get the same priority, so their
+/// order must not matter: they have rules of one policy, rules of one action, or rules that decide about pods and nodes by one action and about
+/// all other peers by another ([`Phase::Outside`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot {
     /// Before, among or behind the policies of the target's tier that are in the state.
@@ -46,7 +47,7 @@ pub(super) enum Phase {
     NodesAccepted,
     /// Nodes that a policy's isolation denies.
     NodesDenied,
-    /// Domain names and addresses outside the cluster that a policy accepts, behind a Pass of pods and nodes.
+    /// A Pass of all pods and nodes, then an Accept of domain names and of addresses outside the cluster.
     Outside,
     /// The end of a tier.
     End,
@@ -72,7 +73,7 @@ pub(super) struct Step {
     pub(super) peers: Option<Vec<Peer>>,
     pub(super) ports: Option<Vec<PolicyPort>>,
     pub(super) slot: Slot,
-    /// Whether NetworkPolicies say what the step does with sources that are no pods.
+    /// Whether NetworkPolicies decide as the step does about ingress from other sources than pods. False for other steps.
     pub(super) is_said_by_networks: bool,
 }
 
@@ -103,6 +104,12 @@ impl Step {
         let (subject, policy) = (policy.subject.clone(), policy.clone());
         let is_said_by_networks = false;
         Self { policy, direction, rule: None, subject, action, peers: None, ports: None, slot, is_said_by_networks }
+    }
+
+    /// Whether the step's peers have other addresses than pods'.
+    pub(super) fn has_others(&self) -> bool {
+        let is_other = |peer: &Peer| !matches!(peer, Peer::Pods(_) | Peer::OwnNode);
+        self.peers.as_ref().is_none_or(|peers| peers.iter().any(is_other))
     }
 
     /// Whether no packet can match both steps.
@@ -176,10 +183,19 @@ pub(super) fn every_node() -> Peer {
     Peer::Nodes(Selector::everything())
 }
 
-/// Returns the peer that is every pod.
+/// Returns the peer that selects every pod of the cluster.
 pub(super) fn every_pod() -> Peer {
     let everything = Selector::everything();
     Peer::Pods(PodPeer { namespaces: NamespaceScope::Selected(everything.clone()), pods: everything, filter: None })
+}
+
+/// Returns the pods that a NetworkPolicy selects.
+pub(super) fn pods_of(policy: &Policy) -> PodPeer {
+    PodPeer {
+        namespaces: NamespaceScope::Own(policy.name.namespace.clone()),
+        pods: policy.subject.clone(),
+        filter: None,
+    }
 }
 
 /// Returns the namespace of the pods. `None` if they may be in several.

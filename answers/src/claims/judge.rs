@@ -15,7 +15,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use bulkhead_classifier::{AddressSet, ServiceSet};
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::Object;
-use bulkhead_control::origin::Direction;
 use bulkhead_control::reachability::{ClassId, Holder, Protocol, Reachability, Verdict};
 
 use super::ends::{Selected, everything};
@@ -175,8 +174,7 @@ impl Asked<'_> {
 
     /// Whether connections between two classes violate the claim.
     fn is_violated(&mut self, from: ClassId, to: ClassId) -> bool {
-        let egress = self.reachability.side_number(from, Direction::Egress, to);
-        let ingress = self.reachability.side_number(to, Direction::Ingress, from);
+        let (egress, ingress) = self.reachability.side_numbers(from, to);
         if let Some(&known) = self.known.get(&(egress, ingress)) {
             return known;
         }

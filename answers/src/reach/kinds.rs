@@ -170,7 +170,7 @@ impl<'a> Kinds<'a> {
     }
 }
 
-/// Returns the verdict, given whether a connection passes in each variant of the policies, of which the first is the enforced one.
+/// Returns the verdict on a connection. `passes` yields whether it passes under the enforced policies, then under each other variant.
 fn reached(mut passes: impl Iterator<Item = bool>) -> Reached {
     match (passes.next() == Some(true), passes.all(|passes| passes)) {
         (false, _) => Reached::No,
@@ -215,13 +215,14 @@ impl<'a> View<'a> {
         Self { variant, state, own_nodes, port, lets_through }
     }
 
+    /// Returns ends of this kind as the source of connections.
     fn source(&self, from: &Kind) -> Source<'a> {
         self.state.source(from.classes[self.variant])
     }
 
     /// Whether policy allows a connection between ends of these kinds, of which neither is the other's own node.
     fn passes(&self, from: &Source<'_>, to: &Kind) -> bool {
-        let (egress, ingress) = from.sides(to.classes[self.variant]);
+        let (egress, ingress) = from.side_numbers(to.classes[self.variant]);
         self.lets_through[egress as usize] && self.lets_through[ingress as usize]
     }
 

@@ -140,10 +140,11 @@ impl AddressBook {
         }
         let mut regions = std::mem::take(&mut self.regions);
         let mut deltas = Vec::new();
+        let mut of_pods = OfPods::new();
         for (region, known) in &mut regions {
             let mut touched = self.touched(region);
             if self.pending.fresh.contains(&known.derived.set) {
-                known.derived.replace(self.members_of_region(cache, region));
+                known.derived.replace(self.members_of_region(cache, region, &mut of_pods));
             } else {
                 deltas.extend(known.derived.follow(&touched, |address| self.is_in_region(cache, region, address)));
             }
@@ -187,7 +188,7 @@ impl AddressBook {
     pub(super) fn regions_again(&self, cache: &Cache) -> Vec<(SetId, AddressSet)> {
         let mut all = Vec::new();
         for (region, known) in &self.regions {
-            let members = self.members_of_region(cache, region);
+            let members = self.members_of_region(cache, region, &mut OfPods::new());
             for (name, named) in &known.named {
                 for (&number, derived) in &named.numbers {
                     all.push((derived.set, declaring(cache, name, number).intersect(&members)));
@@ -232,13 +233,18 @@ impl AddressBook {
             && !(region.excludes_pods() && cache.quarantined().contains(&address))
     }
 
-    /// Returns the addresses of a region. An address that several pods claim may be an excluded pod's, so it is not among them.
-    fn members_of_region(&self, cache: &Cache, region: &Region) -> AddressSet {
-        let union = |peers: &[Peer]| -> AddressSet {
+    /// Returns the addresses of a region. An address that several pods claim may be an excluded pod's, so it is not among them. Many regions
+    /// lack all pods: `of_pods` keeps the addresses of pods for the next region of the batch.
+    fn members_of_region(&self, cache: &Cache, region: &Region, of_pods: &mut OfPods) -> AddressSet {
+        let mut union = |peers: &[Peer]| -> AddressSet {
             let sets = peers.iter().map(|peer| match peer {
                 Peer::Pods(peer) => {
-                    let pods = self.find(peer).members.iter().filter_map(|&key| cache.pod(key));
-                    pods.flat_map(|pod| pod.addresses.iter().copied()).collect()
+                    let group = self.find(peer);
+                    let addresses = || {
+                        let pods = group.members.iter().filter_map(|&key| cache.pod(key));
+                        pods.flat_map(|pod| pod.addresses.iter().copied()).collect()
+                    };
+                    of_pods.entry(group.set).or_insert_with(addresses).clone()
                 }
                 Peer::Nodes(selector) => {
                     let nodes = self.nodes.get(selector);
@@ -259,6 +265,9 @@ impl AddressBook {
         common.subtract(&without)
     }
 }
+
+/// The addresses of the groups of pods that regions of one batch consist of, by the groups' sets.
+type OfPods = AHashMap<SetId, AddressSet>;
 
 /// Returns the addresses of the endpoints that declare a port name with this number.
 fn declaring(cache: &Cache, name: &PortName, number: u16) -> AddressSet {

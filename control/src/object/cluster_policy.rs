@@ -169,7 +169,7 @@ impl ClusterPolicyKind {
         matches!(self, Self::CiliumNetworkPolicy | Self::CiliumClusterwideNetworkPolicy)
     }
 
-    /// Whether policies of the kind are in a namespace, whose name and `/` come before theirs.
+    /// Whether policies of the kind are in a namespace. Their names in the state are then `NAMESPACE/NAME`.
     pub const fn has_namespaces(self) -> bool {
         matches!(
             self,

@@ -238,7 +238,7 @@ impl Difference {
                     continue;
                 }
                 let alone = from == to && source.units.len() == 1 && source.addresses.is_empty();
-                let deltas = comparison.deltas(&sources, destination);
+                let deltas = comparison.deltas_from(&sources, destination);
                 if deltas != Self::NONE && !alone {
                     self.pairs.push(Pair { from, to, deltas });
                 }
@@ -274,7 +274,7 @@ impl Difference {
                     let own = [of(0).contains(&node), of(1).contains(&node)];
                     for outgoing in [true, false] {
                         let (from, to) = if outgoing { (pods, place) } else { (place, pods) };
-                        let alike = comparison.deltas(&comparison.sources(from), to);
+                        let alike = comparison.deltas(from, to);
                         let deltas = comparison.own_deltas((joint, node, own, outgoing), from, to);
                         if deltas != alike {
                             self.own_nodes.push(OwnNode { joint, unit, node, outgoing, deltas });

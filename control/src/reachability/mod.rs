@@ -42,6 +42,7 @@ use self::classes::{Classes, HeldBy, Lists, Rows, holders, members};
 pub use self::partition::Region;
 use self::partition::{Family, class_at, cut, refine, region_at};
 pub use self::side::{Decision, Protocol, Side, Verdict, Verdicts};
+use self::source::OfIngress;
 pub use self::source::Source;
 use crate::contract::{Peers, SetId, TieredList};
 use crate::object::PodName;
@@ -138,8 +139,8 @@ pub struct Reachability {
     /// The regions of IPv4, then of IPv6.
     regions: [Vec<Region>; 2],
     lists: Vec<Listed>,
-    /// For each class, the number of its ingress list plus 1. 0 for a class without one.
-    ingress: Vec<u32>,
+    /// The lists of classes that decide about ingress.
+    of_ingress: OfIngress,
     /// The distinct sides of all lists and peers. The first one is that of an end without rules.
     sides: Vec<Side>,
     /// The sets that rules match, ascending.
@@ -166,7 +167,7 @@ impl Reachability {
             .flat_map(|pod| pod.addresses.iter().map(|&address| (address, pod.node.clone())));
         let classes = with_samples(&classes, &regions);
         Self {
-            ingress: classes.iter().map(|class| class.ingress.map_or(0, |list| list.0 + 1)).collect(),
+            of_ingress: OfIngress::of(&classes),
             members: members(pipeline.cache(), &regions),
             nodes: mirror.nodes().iter().map(|(name, node)| (name.clone(), node.addresses.clone())).collect(),
             nodes_of_pods: addresses.collect(),
@@ -256,7 +257,14 @@ impl Reachability {
         }
     }
 
-    /// Returns the class as the source of connections. Takes time in proportion to the number of rule lists.
+    /// Returns the indices in [`Reachability::sides`] of the decisions of `from` and of `to` about connections from the one to the other. Not
+    /// valid between a pod and its own node.
+    pub fn side_numbers(&self, from: ClassId, to: ClassId) -> (u32, u32) {
+        (self.side_number(from, Direction::Egress, to), self.side_number(to, Direction::Ingress, from))
+    }
+
+    /// Returns the class as the source of connections, which answers [`Reachability::side_numbers`] for many destinations. Takes time in
+    /// proportion to the number of ingress lists.
     pub fn source(&self, class: ClassId) -> Source<'_> {
         Source::new(self, class)
     }
@@ -299,8 +307,7 @@ impl Reachability {
             let egress = self.own_node_side(from, Direction::Egress, to);
             return Verdicts::of(&egress, &self.own_node_side(to, Direction::Ingress, from));
         }
-        let egress = self.side_number(from, Direction::Egress, to);
-        let ingress = self.side_number(to, Direction::Ingress, from);
+        let (egress, ingress) = self.side_numbers(from, to);
         Verdicts::of(&self.sides[egress as usize], &self.sides[ingress as usize])
     }
 

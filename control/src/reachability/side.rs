@@ -111,7 +111,7 @@ impl Decision {
 }
 
 /// The decisions of one end's rules about one peer, for disjoint sets of protocols and ports that together cover everything.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Side {
     pieces: Vec<(ServiceSet, Decision)>,
     allowed: Arc<ServiceSet>,

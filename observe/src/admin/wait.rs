@@ -17,10 +17,9 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// Waits until the policy is enforced, or with `--gone` until it is not. Returns exit code 1 on timeout. For an audited policy, waits until
 /// the vswitch counts what the policy would deny; the output says that it is not enforced.
 pub fn wait(args: &args::Wait) -> anyhow::Result<ExitCode> {
-    let (kind, name, namespace) = (args.policy.cluster, args.policy.name.clone(), args.namespace.clone());
-    let question = match kind {
-        None => PolicyQuestion { kind, namespace, name },
-        Some(_) => PolicyQuestion { kind, namespace: String::new(), name: qualified(args) },
+    let question = match args.policy.cluster {
+        None => PolicyQuestion { kind: None, namespace: args.namespace.clone(), name: args.policy.name.clone() },
+        kind => PolicyQuestion { kind, namespace: String::new(), name: qualified(args) },
     };
     let (started, request) = (Instant::now(), Request::Enforcement(question));
     loop {
@@ -38,7 +37,7 @@ pub fn wait(args: &args::Wait) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Returns the policy's name, after its namespace and `/` if its kind has namespaces.
+/// Returns the name of the policy in output and in the state: `NAMESPACE/NAME`, or `NAME` if its kind has no namespaces.
 fn qualified(args: &args::Wait) -> String {
     match args.policy.cluster.is_none_or(ClusterPolicyKind::has_namespaces) {
         true => format!("{}/{}", args.namespace, args.policy.name),

@@ -90,8 +90,8 @@ impl Entity {
         needs
     }
 
-    /// Whether the entity has addresses of a set of networks or of domain names, which have no named ports.
-    pub(super) fn has_sets(&self, namespace: Option<&str>, surroundings: &Surroundings) -> bool {
+    /// Whether some addresses of the entity have no named ports: those of sets of networks and of domain names.
+    pub(super) fn has_unnamed_ports(&self, namespace: Option<&str>, surroundings: &Surroundings) -> bool {
         let is_limited = self.endpoints(namespace).is_some();
         let has_any = |selector: &Selector| {
             !pods::blocks(selector, surroundings).is_empty() || !pods::names(selector, surroundings).is_empty()
@@ -145,7 +145,8 @@ impl Entity {
     }
 }
 
-/// Returns the peers for the addresses that are in each of the unions `all` and in no peer of `none`. `None` for every address.
+/// Returns the peers that together are the addresses in every union of `all` and in no peer of `none`. `None` if these are all addresses,
+/// an empty list if there are none.
 fn in_all(mut all: Vec<Vec<Peer>>, none: Vec<Peer>) -> Option<Vec<Peer>> {
     if all.iter().any(Vec::is_empty) {
         return Some(Vec::new());

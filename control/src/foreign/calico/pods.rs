@@ -112,11 +112,13 @@ pub(super) fn blocks(selector: &Selector, surroundings: &Surroundings) -> Vec<Pe
     nets.map(|&cidr| Peer::Block(IpBlock { cidr, except: Vec::new() })).collect()
 }
 
-/// Returns the patterns of domain names of the sets of networks that the selector selects.
+/// Returns the patterns of domain names, such as `*.example.com`, in the sets of networks that the selector selects. Empty if no selected set has
+/// any.
 pub(super) fn names(selector: &Selector, surroundings: &Surroundings) -> Vec<Arc<str>> {
     sets(selector, surroundings).flat_map(|set| &set.names).cloned().collect()
 }
 
+/// Returns the sets of networks that the selector selects.
 fn sets<'a>(selector: &'a Selector, surroundings: &'a Surroundings) -> impl Iterator<Item = &'a NetworkSet> {
     surroundings.network_sets.values().filter(|set| selects(selector, set, surroundings))
 }

@@ -70,7 +70,7 @@ impl Rule {
         let peers = |sets| other.peers(namespace, families, With { sets, names: sets && is_open }, surroundings);
         let is_named = |port: &PolicyPort| matches!(port, PolicyPort::Named { .. });
         let has_named = self.ports.iter().flatten().any(is_named);
-        if direction == Direction::Egress && has_named && other.has_sets(namespace, surroundings) {
+        if direction == Direction::Egress && has_named && other.has_unnamed_ports(namespace, surroundings) {
             // Sets of networks have no named ports, even if an address in them is a pod's.
             let (named, numbered): (Vec<_>, Vec<_>) = self.ports.iter().flatten().cloned().partition(is_named);
             let lists = [(true, numbered), (false, named)];

@@ -18,6 +18,10 @@ pub(super) struct Comparison<'a> {
     states: [&'a Reachability; 2],
     /// For each state and side, a number that is equal for sides that allow the same protocols and ports.
     allowed: [Vec<u32>; 2],
+    /// For each state and side, a number that is equal for equal sides. Most lists have rules of few policies, so that the same sides occur in
+    /// many lists.
+    equal: [Vec<u32>; 2],
+    /// The index of the deltas between sides, by their numbers in `equal`: egress and ingress before, egress and ingress after.
     by_sides: AHashMap<[u32; 4], usize>,
     by_own_node: AHashMap<OwnKey, usize>,
     numbers: AHashMap<Vec<Delta>, usize>,
@@ -35,7 +39,16 @@ impl<'a> Comparison<'a> {
             };
             state.sides().iter().map(number).collect()
         };
+        let mut sides: AHashMap<&Side, u32> = AHashMap::new();
+        let mut equal = |state: &'a Reachability| -> Vec<u32> {
+            let number = |side| {
+                let next = u32::try_from(sides.len()).expect("fewer than 2^32 sides");
+                *sides.entry(side).or_insert(next)
+            };
+            state.sides().iter().map(number).collect()
+        };
         Self {
+            equal: [equal(before), equal(after)],
             allowed: [allowed(before), allowed(after)],
             states: [before, after],
             by_sides: AHashMap::new(),
@@ -88,20 +101,32 @@ impl<'a> Comparison<'a> {
         joints.iter().map(is_changed).collect()
     }
 
-    /// Returns the joint as the source of connections in each state.
+    /// Returns the joint as the source of connections in the old and the new state.
     pub(super) fn sources(&self, from: &Joint) -> [Source<'a>; 2] {
         let [before, after] = self.states;
         [before.source(from.before), after.source(from.after)]
     }
 
-    /// Returns the index of the deltas between two joints that are not a pod and its own node.
-    pub(super) fn deltas(&mut self, from: &[Source<'_>; 2], to: &Joint) -> usize {
-        let ((eb, ib), (ea, ia)) = (from[0].sides(to.before), from[1].sides(to.after));
+    /// Returns the index of the deltas between two joints that are not a pod and its own node. `sources` are those of the first joint.
+    pub(super) fn deltas_from(&mut self, sources: &[Source<'_>; 2], to: &Joint) -> usize {
+        self.deltas_of(sources[0].side_numbers(to.before), sources[1].side_numbers(to.after))
+    }
+
+    /// Does the same as [`Self::deltas_from`] for a single destination.
+    pub(super) fn deltas(&mut self, from: &Joint, to: &Joint) -> usize {
+        let [before, after] = self.states;
+        self.deltas_of(before.side_numbers(from.before, to.before), after.side_numbers(from.after, to.after))
+    }
+
+    /// Returns the index of the deltas between the side numbers of egress and ingress of both states.
+    fn deltas_of(&mut self, (eb, ib): (u32, u32), (ea, ia): (u32, u32)) -> usize {
         let [before, after] = &self.allowed;
         if before[eb as usize] == after[ea as usize] && before[ib as usize] == after[ia as usize] {
             return Difference::NONE;
         }
-        if let Some(&known) = self.by_sides.get(&[eb, ib, ea, ia]) {
+        let [old, new] = &self.equal;
+        let key = [old[eb as usize], old[ib as usize], new[ea as usize], new[ia as usize]];
+        if let Some(&known) = self.by_sides.get(&key) {
             return known;
         }
         let [old, new] = self.states.map(Reachability::sides);
@@ -110,7 +135,7 @@ impl<'a> Comparison<'a> {
             &Verdicts::of(&new[ea as usize], &new[ia as usize]),
         );
         let number = self.number(deltas);
-        self.by_sides.insert([eb, ib, ea, ia], number);
+        self.by_sides.insert(key, number);
         number
     }
 
